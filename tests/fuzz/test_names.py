@@ -21,7 +21,7 @@ from fedmm.core.files import is_name
 from fedmm.reporting import comparison_rows, draw_comparison, markdown_table, read_comparison
 from fedmm.runs.comparison import folder_names
 from fedmm.runs.run import run_experiment
-from fedmm.runs.run_folder import claim_folder, folder_name
+from fedmm.runs.run_folder import folder_name
 
 RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{n}" for port in ("com", "lpt") for n in range(1, 10))}
 LABELS = [word for word in WORDS if is_utf8(word) and word] + [
@@ -123,7 +123,7 @@ def test_a_link_to_a_run_is_not_emptied(here: Path) -> None:
     run_experiment(experiment(TABLES), here / "real", progress=False)
     (here / "link").symlink_to("real")
     before = everything_below(here / "real")
-    assert answered(lambda: claim_folder(here / "link", overwrite=True)) is None
+    assert answered(lambda: run_experiment(experiment(TABLES), here / "link", overwrite=True, progress=False)) is None
     assert everything_below(here / "real") == before
 
 

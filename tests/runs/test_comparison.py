@@ -140,7 +140,7 @@ def test_two_runs_with_one_label_and_seed_are_refused_before_anything_is_touched
 
 def test_a_folder_that_cannot_be_made_is_refused_in_words(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(FedmmError, match=r"cannot be written to .*: Not a directory"):
+    with pytest.raises(FedmmError, match=r"cannot be used: Not a directory"):
         compare([small()], tmp_path / "file" / "x", title="", workers=1, progress=False)
 
 
@@ -189,8 +189,8 @@ def test_a_comparison_killed_on_the_way_leaves_a_folder_that_is_known(
     write_json(tmp_path / "x" / "summary.json", until_then)
     with pytest.raises(FedmmError, match="must give 'runs' as a list of at least one run"):
         read_comparison(tmp_path / "x")
-    claim_folder(tmp_path / "x", overwrite=True)
-    assert not (tmp_path / "x").exists()
+    with claim_folder(tmp_path / "x", "plan.json", overwrite=True):
+        assert list((tmp_path / "x").iterdir()) == []
 
 
 def test_a_folder_that_is_taken_is_refused_before_anything_runs(tmp_path: Path) -> None:

@@ -32,45 +32,66 @@ def older_run(folder: Path, kind: str = "run") -> Path:
 # Claiming -------------------------------------------------------------------------------------------------------------
 
 
+def claim(folder: Path, *, overwrite: bool = False, resume: bool = False) -> bool:
+    with claim_folder(folder, "experiment.toml", overwrite=overwrite, resume=resume) as going_on:
+        return going_on
+
+
 @pytest.mark.parametrize("overwrite", [False, True])
-def test_a_folder_that_is_new_or_empty_is_free_and_left_alone(tmp_path: Path, overwrite: bool) -> None:
-    claim_folder(tmp_path / "new" / "one", overwrite=overwrite)
-    claim_folder(tmp_path, overwrite=overwrite)
-    assert list(tmp_path.iterdir()) == []
+def test_a_folder_that_is_new_or_empty_is_free_and_gone_if_it_stays_empty(tmp_path: Path, overwrite: bool) -> None:
+    folder = tmp_path / "new" / "one"
+    for _ in range(2):
+        with claim_folder(folder, "experiment.toml", overwrite=overwrite) as going_on:
+            assert folder.is_dir()
+            assert not going_on
+    assert not folder.exists()
 
 
 def test_an_older_run_stays_unless_it_may_be_overwritten(tmp_path: Path) -> None:
     folder = older_run(tmp_path / "run")
     with pytest.raises(FedmmError, match="is not empty; name another with --out, or pass --overwrite"):
-        claim_folder(folder, overwrite=False)
+        claim(folder)
     assert len(list(folder.iterdir())) == 2
 
 
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_an_older_run_goes_where_it_may(tmp_path: Path, kind: str) -> None:
     folder = older_run(tmp_path / "run", kind)
-    claim_folder(folder, overwrite=True)
-    assert not folder.exists()
+    (folder / "checkpoints").mkdir()
+    (folder / "checkpoints" / "last").write_text("")
+    with claim_folder(folder, "experiment.toml", overwrite=True) as going_on:
+        assert not going_on
+        assert list(folder.iterdir()) == []
+
+
+def test_a_run_goes_on_where_it_was_begun(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    with RunFolder(folder, TABLES):
+        pass
+    assert claim(folder, resume=True)
+    (folder / "experiment.toml").unlink()
+    with pytest.raises(FedmmError, match="is not empty"):
+        claim(folder, resume=True)
+    (folder / "rounds.jsonl").rename(folder / "summary.json")
+    assert not claim(folder, resume=True)
 
 
 def test_a_folder_in_which_a_run_is_under_way_is_left_to_it(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    with RunFolder(folder, TABLES) as files:
+    with claim_folder(folder, "experiment.toml"), RunFolder(folder, TABLES) as files:
         files.append({"round": 1})
-        with pytest.raises(FedmmError, match="another process is at work in"):
-            RunFolder(folder, TABLES)
-        with pytest.raises(FedmmError, match="another process is at work in"):
-            claim_folder(folder, overwrite=True)
+        for options in ({}, {"overwrite": True}, {"resume": True}):
+            with pytest.raises(FedmmError, match="another process is at work in"):
+                claim(folder, **options)
         files.append({"round": 2})
     assert len((folder / "rounds.jsonl").read_text().splitlines()) == 2
-    with RunFolder(folder, TABLES, [{"round": 1}]):
-        pass
+    assert claim(folder, resume=True)
 
 
 def test_a_run_that_never_finished_may_be_overwritten(tmp_path: Path) -> None:
     with RunFolder(tmp_path / "run", TABLES):
         pass
-    claim_folder(tmp_path / "run", overwrite=True)
+    claim(tmp_path / "run", overwrite=True)
     assert not (tmp_path / "run").exists()
 
 
@@ -78,7 +99,7 @@ def test_a_run_that_never_finished_may_be_overwritten(tmp_path: Path) -> None:
 def test_a_folder_of_someone_else_is_never_deleted(tmp_path: Path, overwrite: bool) -> None:
     (tmp_path / "thesis.tex").write_text("precious")
     with pytest.raises(FedmmError, match="name another with --out"):
-        claim_folder(tmp_path, overwrite=overwrite)
+        claim(tmp_path, overwrite=overwrite)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
@@ -87,7 +108,7 @@ def test_a_folder_of_someone_else_with_a_file_of_that_name_is_never_deleted(tmp_
     (tmp_path / "thesis.tex").write_text("precious")
     (tmp_path / name).write_text("{}" if name == "summary.json" else 'title = "my own"')
     with pytest.raises(FedmmError):
-        claim_folder(tmp_path, overwrite=True)
+        claim(tmp_path, overwrite=True)
     assert (tmp_path / "thesis.tex").read_text() == "precious"
 
 
@@ -95,20 +116,19 @@ def test_a_link_to_an_older_run_is_refused_in_words(tmp_path: Path) -> None:
     link = tmp_path / "link"
     link.symlink_to(older_run(tmp_path / "run"))
     with pytest.raises(FedmmError, match="so it is not overwritten"):
-        claim_folder(link, overwrite=True)
+        claim(link, overwrite=True)
     assert len(list((tmp_path / "run").iterdir())) == 2
 
 
 def test_a_file_is_no_folder(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FedmmError, match="is a file; name a folder for the run"):
-        claim_folder(tmp_path / "file", overwrite=True)
+        claim(tmp_path / "file", overwrite=True)
 
 
 def test_a_name_that_is_too_long_is_refused_in_words(tmp_path: Path) -> None:
-    folder = tmp_path / ("x" * 300)
     with pytest.raises(FedmmError, match="cannot be used: File name too long"):
-        claim_folder(folder, overwrite=False)
+        claim(tmp_path / ("x" * 300))
 
 
 def test_the_next_free_folder_is_found(tmp_path: Path) -> None:

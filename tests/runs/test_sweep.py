@@ -23,6 +23,7 @@ from fedmm.reporting import read_comparison
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import run_experiment
+from fedmm.runs.run_folder import claim_folder
 from fedmm.runs.sweep import run_sweep
 from fedmm.training.batched import StackSettings
 from fedmm.training.stack_settings import Tuned, choose_settings, chunk_that_fits
@@ -97,6 +98,19 @@ def test_processes_change_nothing(swept: Path, tmp_path: Path, monkeypatch: pyte
     run_sweep(grid(TABLES), tmp_path / "x", title="x", progress=False)
     for run, expected in zip(read_comparison(tmp_path / "x").runs, read_comparison(swept).runs, strict=True):
         assert_same_rounds(run.folder, expected.folder)
+
+
+def test_a_sweep_in_a_folder_in_use_writes_nothing_there(tmp_path: Path) -> None:
+    run_sweep(grid(TABLES), tmp_path / "x", title="x", progress=False)
+    before = {path: path.read_bytes() for path in (tmp_path / "x").rglob("*") if path.is_file()}
+    others = grid({**TABLES, "sweep": {"run.seed": [7, 8]}})
+    for options in ({}, {"overwrite": True}, {"resume": True}):
+        with (
+            claim_folder(tmp_path / "x", "plan.json", resume=True),
+            pytest.raises(FedmmError, match="another process is at work in"),
+        ):
+            run_sweep(others, tmp_path / "x", title="x", progress=False, **options)
+    assert {path: path.read_bytes() for path in (tmp_path / "x").rglob("*") if path.is_file()} == before
 
 
 def test_a_run_that_diverges_is_named_and_the_others_are_kept(tmp_path: Path) -> None:

@@ -26,39 +26,44 @@ def sync_path(path: Path) -> None:
 
 @contextmanager
 def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
-    """Hold the lock of a file, which is made with this mode if there is none, and give the file.
+    """Hold the lock of a file, which is made with this mode if there is none, and yield the file.
 
     While another process holds it, ``refusal`` is raised.
     """
-    import fcntl  # noqa: PLC0415 - not on every system
-
-    number = os.open(path, os.O_RDWR | os.O_CREAT, mode)
-    with os.fdopen(number, "r+", encoding="ascii") as file:
+    with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, mode), "r+", encoding="ascii") as file:
         try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise FedmmError(refusal) from None
+            _lock(file.fileno(), refusal)
+        except OSError as problem:
+            raise FedmmError(
+                f"{path} cannot be locked: {problem.strerror}; it needs a file system with locks"
+            ) from problem
         yield file
 
 
 @contextmanager
 def hold_folder(folder: Path, refusal: str) -> Iterator[None]:
-    """Hold a folder while another process that wants it gets ``refusal``; where there are no such locks, do nothing."""
+    """Hold the lock of a folder, as :func:`hold_lock` that of a file, where there are such locks."""
     try:
-        import fcntl  # noqa: PLC0415 - not on every system
-    except ImportError:
+        number = os.open(folder, os.O_RDONLY)
+    except PermissionError:  # Windows opens no folders
         yield
         return
-    number = os.open(folder, os.O_RDONLY)
     try:
-        with suppress(OSError):  # of a file system that cannot lock
-            try:
-                fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise FedmmError(refusal) from None
+        with suppress(OSError, ImportError):
+            _lock(number, refusal)
         yield
     finally:
         os.close(number)
+
+
+def _lock(number: int, refusal: str) -> None:
+    """Lock an open file; what the system says if it cannot lock is raised as it comes."""
+    import fcntl  # noqa: PLC0415 - not on every system
+
+    try:
+        fcntl.flock(number, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        raise FedmmError(refusal) from None
 
 
 @contextmanager

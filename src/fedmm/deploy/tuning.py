@@ -32,12 +32,12 @@ from fedmm.remote.flower.apps import Grid
 from fedmm.remote.packed import TUNING_QUESTIONS, TUNING_ROUNDS, Malformed, Packed
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.run_folder import ROUNDS, SUMMARY
+from fedmm.runs.run_folder import ROUNDS, SUMMARY, claim_folder
 from fedmm.runs.summary import Summary
 from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.tuning.criteria import Criterion, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget, Pace, Rung, fit_rungs, tell_left_out
-from fedmm.runs.tuning.rung_results import read_summary
+from fedmm.runs.tuning.rung_results import Choice, read_summary
 from fedmm.runs.tuning.rungs import TIMING, Halving, Sweep, evaluate_every, find_own
 from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import plan_tuning, require_limits
@@ -142,25 +142,28 @@ class SiteTuning:
 
     def run(self) -> None:
         """The whole tuning, or what is left of it."""
-        halving, say = self.halving, self._say
-        resume = self._served.resume and (halving.folder / STATE).exists()
-        note = "" if resume else _keep_to_rounds(self.halving, self.request.max_rounds)
+        with claim_folder(self.halving.folder, STATE, resume=self._served.resume) as resume:
+            choice = self._run_rungs(resume)
+        self._say(choice.sentence)
+        self._say(f"tuning {self.halving.state['status']}; everything is in {self.halving.folder}")
+
+    def _run_rungs(self, resume: bool) -> Choice:
+        halving = self.halving
+        note = "" if resume else _keep_to_rounds(halving, self.request.max_rounds)
         if not resume and not halving.budget.limited:
             self._agree(*self._count_left())
             self._agreed = True
         rows = (
             [] if isinstance(self._own.data, RowsElsewhere) else notes_on_rows(self._criterion, self._own.data.load())
         )
-        halving.open(self._served.name, overwrite=False, resume=self._served.resume, notes=rows)
+        halving.open(self._served.name, resume=resume, notes=rows)
         if resume:
             note = self._leave_out_rungs()
         if note and note not in halving.state["notes"]:
             halving.state["notes"].append(note)
-            say(note)
+            self._say(note)
         halving.run()
-        choice = halving.close()
-        say(choice.sentence)
-        say(f"tuning {halving.state['status']}; everything is in {halving.folder}")
+        return halving.close()
 
     def _leave_out_rungs(self) -> str:
         """Leave out the last rungs that were not started while sites would be asked for more rounds than they may be;

@@ -14,7 +14,7 @@ from fedmm.config.schema import Experiment, experiment
 from fedmm.core.errors import FedmmError, Say
 from fedmm.core.files import write_json
 from fedmm.runs.evidence import judge_runs
-from fedmm.runs.resume import only_begun, read_completed, read_plan, write_plan
+from fedmm.runs.resume import PLAN, read_completed, read_plan, write_plan
 from fedmm.runs.run import DivergedRun, run_experiment
 from fedmm.runs.run_folder import SUMMARY, claim_folder
 from fedmm.runs.summary import Summary
@@ -46,38 +46,40 @@ def compare(
     begun, without the runs that are completed.
     """
     names = folder_names(experiments)
-    begun = resume and read_plan(folder, experiments, names) is not None
-    if not begun:
-        if not (resume and only_begun(folder)):
-            claim_folder(folder, overwrite=overwrite)
-        write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
-        write_plan(folder, experiments, names)
-    done = {name: summary for name in names if begun and (summary := read_completed(folder / name))}
-    left = [name for name in names if name not in done]
-    calls = [
-        (index, experiment.tables(), str(folder / name), begun)
-        for index, (experiment, name) in enumerate(zip(experiments, names, strict=True))
-        if name in left
-    ]
-    with bars(progress, "accuracy") as shown:
-        tasks = [shown.add_task(f"{e.label} seed {e.run.seed}", total=e.run.rounds, accuracy="") for e in experiments]
+    with claim_folder(folder, PLAN, overwrite=overwrite, resume=resume) as going_on:
+        if going_on:
+            read_plan(folder, experiments, names)
+        else:
+            write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
+            write_plan(folder, experiments, names)
+        done = {name: summary for name in names if going_on and (summary := read_completed(folder / name))}
+        left = [name for name in names if name not in done]
+        calls = [
+            (index, experiment.tables(), str(folder / name), going_on)
+            for index, (experiment, name) in enumerate(zip(experiments, names, strict=True))
+            if name in left
+        ]
+        with bars(progress, "accuracy") as shown:
+            tasks = [
+                shown.add_task(f"{e.label} seed {e.run.seed}", total=e.run.rounds, accuracy="") for e in experiments
+            ]
 
-        def show(index: int, row: Row) -> None:
-            shown.update(tasks[index], completed=row["round"])
-            if row.get("target_accuracy") is not None:
-                shown.update(tasks[index], accuracy=f"target {row['target_accuracy']:6.1%}")
+            def show(index: int, row: Row) -> None:
+                shown.update(tasks[index], completed=row["round"])
+                if row.get("target_accuracy") is not None:
+                    shown.update(tasks[index], accuracy=f"target {row['target_accuracy']:6.1%}")
 
-        for index, name in enumerate(names):
-            shown.update(tasks[index], completed=done[name]["rounds"] if name in done else 0)
-        futures, stopped = side_by_side(_run, calls, workers, show, say) if calls else ([], False)
-    ended = {name: future for name, future in zip(left, futures, strict=False) if not future.cancelled()}
-    problems = [problem for future in ended.values() if (problem := future.exception())]
-    outcomes = {name: future.result() for name, future in ended.items() if not future.exception()}
-    found = {name: (done[name], None) if name in done else outcomes.get(name) for name in names}
-    known = {name: outcome for name, outcome in found.items() if outcome}
-    status = "interrupted" if stopped else "completed"
-    summary = comparison_summary(title, status, [summary for summary, _ in known.values()], list(known))
-    write_json(folder / SUMMARY, summary)
+            for index, name in enumerate(names):
+                shown.update(tasks[index], completed=done[name]["rounds"] if name in done else 0)
+            futures, stopped = side_by_side(_run, calls, workers, show, say) if calls else ([], False)
+        ended = {name: future for name, future in zip(left, futures, strict=False) if not future.cancelled()}
+        problems = [problem for future in ended.values() if (problem := future.exception())]
+        outcomes = {name: future.result() for name, future in ended.items() if not future.exception()}
+        found = {name: (done[name], None) if name in done else outcomes.get(name) for name in names}
+        known = {name: outcome for name, outcome in found.items() if outcome}
+        status = "interrupted" if stopped else "completed"
+        summary = comparison_summary(title, status, [summary for summary, _ in known.values()], list(known))
+        write_json(folder / SUMMARY, summary)
     problems += [diverged for _, diverged in known.values() if diverged]
     if problems and status == "completed":
         raise problems[0]

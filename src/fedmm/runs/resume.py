@@ -101,11 +101,6 @@ def require_same_input(pair: DomainPair, folder: Path) -> None:
     )
 
 
-def only_begun(folder: Path) -> bool:
-    """Whether a folder was made and nothing else: a crash came before it was written what is run there."""
-    return folder.is_dir() and all(path.name == SUMMARY or path.suffix == ".partial" for path in folder.iterdir())
-
-
 def read_completed(folder: Path) -> dict[str, Any] | None:
     """The summary of a run that completed in a folder; None for one that has something left to do."""
     try:
@@ -148,11 +143,9 @@ def write_plan(
     write_json(folder / PLAN, {"runs": runs, "programs": [asdict(program) for program in programs]})
 
 
-def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[str]) -> list[Program] | None:
-    """The programs of a folder that was begun with the same runs, None if none was; other runs are refused."""
+def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[str]) -> list[Program]:
+    """The programs of a folder that was begun with the same runs; other runs are refused."""
     path = folder / PLAN
-    if not path.exists():
-        return None
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
         before = {str(name): experiment(tables).tables() for name, tables in plan["runs"].items()}

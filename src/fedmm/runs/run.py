@@ -19,7 +19,6 @@ from fedmm.runs.on_ray import ray_engines
 from fedmm.runs.resume import (
     keep_rows,
     keep_settings,
-    only_begun,
     require_same_input,
     require_same_run,
     resume_points,
@@ -79,19 +78,20 @@ def run_experiment(
     cache = DataCache()
     adaptation = prepare(experiment, cache)
     engine, why = choose_engine(experiment, adaptation)
-    if resume and (folder / EXPERIMENT).exists():
-        require_same_run(experiment, folder)
-    elif not (resume and only_begun(folder)):
-        claim_folder(folder, overwrite=overwrite)
-    say(f"engine {engine}: {why}")
     watching = [*([OnRound(on_round)] if on_round else []), *callbacks]
-    if engine == "batched":
-        settings = settings_of(folder, adaptation, experiment.run.precision, resume=resume)
-        bar = RoundProgress(adaptation.label, adaptation.rounds, show=progress)
-        own = [[bar, *watching]]
-        (outcome,) = run_stack([experiment], [adaptation], [folder], cache, settings, own, resume=resume, say=say)
-    else:
-        outcome = _run_one(experiment, adaptation, folder, cache, watching, progress=progress, resume=resume, say=say)
+    with claim_folder(folder, EXPERIMENT, overwrite=overwrite, resume=resume) as going_on:
+        if going_on:
+            require_same_run(experiment, folder)
+        say(f"engine {engine}: {why}")
+        if engine == "batched":
+            settings = settings_of(folder, adaptation, experiment.run.precision, resume=resume)
+            bar = RoundProgress(adaptation.label, adaptation.rounds, show=progress)
+            own = [[bar, *watching]]
+            (outcome,) = run_stack([experiment], [adaptation], [folder], cache, settings, own, resume=resume, say=say)
+        else:
+            outcome = _run_one(
+                experiment, adaptation, folder, cache, watching, progress=progress, resume=resume, say=say
+            )
     summary, error = outcome
     for line in _closing_words(summary, experiment, folder):
         say(line)

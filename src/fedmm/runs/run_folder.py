@@ -6,7 +6,7 @@ import json
 import math
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Any
@@ -33,22 +33,51 @@ INPUT, HELD, MAPS = "input.json", "held.json", "maps.safetensors"
 _LONGEST_NAME = 150
 
 
-def claim_folder(folder: Path, *, overwrite: bool) -> None:
-    """Refuse a folder that cannot hold a new run; with ``overwrite``, one that holds an older run is emptied."""
-    try:
-        require("\0" not in str(folder), f"the folder {folder} cannot be used: a name must not contain a zero byte")
-        require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder for the run")
-        if not folder.exists() or not any(folder.iterdir()):
-            return
-        require(overwrite, f"the folder {folder} is not empty; name another with --out, or pass --overwrite")
-        require(
-            not folder.is_symlink() and _is_ours(folder),
-            f"the folder {folder} holds no run of fedmm, so it is not overwritten; name another with --out",
-        )
-        with hold_run_folder(folder):
-            shutil.rmtree(folder)
-    except OSError as problem:
-        raise FedmmError(f"the folder {folder} cannot be used: {problem.strerror}") from problem
+@contextmanager
+def claim_folder(folder: Path, begun: str, *, overwrite: bool = False, resume: bool = False) -> Iterator[bool]:
+    """Keep a folder from other processes inside; yields whether to go on with what was begun there.
+
+    The folder is made if there is none, and removed again if nothing was written to it. One that is not empty is
+    refused; with ``overwrite``, one of an older run is emptied.
+
+    begun: the file that says what runs in the folder, once it is known. resume: go on if that file is there.
+    """
+    require("\0" not in str(folder), f"the folder {folder} cannot be used: a name must not contain a zero byte")
+    with ExitStack() as held:
+        try:
+            require(not folder.exists() or folder.is_dir(), f"{folder} is a file; name a folder for the run")
+            folder.mkdir(parents=True, exist_ok=True)
+            held.enter_context(hold_run_folder(folder))
+            going_on = resume and (folder / begun).exists()
+            if not going_on and not (resume and _only_begun(folder)):
+                _empty(folder, overwrite=overwrite)
+        except OSError as problem:
+            raise FedmmError(f"the folder {folder} cannot be used: {problem.strerror}") from problem
+        try:
+            yield going_on
+        finally:
+            with suppress(OSError):  # it is not empty, as a rule
+                folder.rmdir()
+
+
+def _only_begun(folder: Path) -> bool:
+    """Whether a crash came before it was written what runs in a folder."""
+    return all(path.name == SUMMARY or path.suffix == ".partial" for path in folder.iterdir())
+
+
+def _empty(folder: Path, *, overwrite: bool) -> None:
+    """Remove an older run from a folder, which stays, as its lock does."""
+    paths = list(folder.iterdir())
+    require(overwrite or not paths, f"the folder {folder} is not empty; name another with --out, or pass --overwrite")
+    require(
+        not paths or (not folder.is_symlink() and _is_ours(folder)),
+        f"the folder {folder} holds no run of fedmm, so it is not overwritten; name another with --out",
+    )
+    for path in paths:
+        if path.is_dir() and not path.is_symlink():
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def hold_run_folder(folder: Path) -> AbstractContextManager[None]:
@@ -102,9 +131,8 @@ class RunFolder(Callback):
         self.folder = folder
         resolved = write_toml(tables)
         rounds = folder / ROUNDS
-        with _explain_errors("the run", folder), ExitStack() as held:
+        with _explain_errors("the run", folder):
             folder.mkdir(parents=True, exist_ok=True)
-            held.enter_context(hold_run_folder(folder))
             _whole(folder / EXPERIMENT, resolved)
             lines = [_line(row) for row in before]
             if lines:
@@ -112,7 +140,6 @@ class RunFolder(Callback):
             if (folder / REFUSED).exists():
                 _whole(folder / REFUSED, _until(folder / REFUSED, len(lines)))
             self._rounds: IO[str] = rounds.open("a" if lines else "w", encoding="utf-8")
-            self._held = held.pop_all()
 
     def begin(self, state: FederatedState, history: History) -> None:
         self._refusals = history.refusals
@@ -171,8 +198,6 @@ class RunFolder(Callback):
         except OSError as problem:
             if value is None:  # else that is the word on it: closing only tries once more what failed before
                 raise _build_error("the last rounds", self.folder, problem) from problem
-        finally:
-            self._held.close()
 
 
 def _until(path: Path, round: int) -> str:

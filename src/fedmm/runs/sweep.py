@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -16,7 +18,7 @@ from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.resume import Program, fits, only_begun, plan_in_words, read_completed, read_plan, write_plan
+from fedmm.runs.resume import PLAN, Program, fits, plan_in_words, read_completed, read_plan, write_plan
 from fedmm.runs.run import rows_inside, run_stack
 from fedmm.runs.run_folder import SUMMARY, claim_folder, hold_run_folder
 from fedmm.runs.summary import Summary
@@ -64,45 +66,48 @@ def run_sweep(
     require_stackable(experiments)
     runs = _Runs(experiments)
     names = folder_names(experiments)
-    kept = read_plan(folder, experiments, names) if resume else None
-    if kept is None:
+    if not resume:  # what cannot be built is refused before an older folder is emptied
         runs.prepared(range(len(experiments)))
-        if not (resume and only_begun(folder)):
-            claim_folder(folder, overwrite=overwrite)
-    programs = _new_plan(runs) if kept is None else [_on_this_device(program, runs) for program in kept]
-    if kept is None:
-        write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
-        write_plan(folder, experiments, names, programs)
-    say(plan_in_words(experiments, programs))
-    summaries: dict[int, Summary] = {}
-    problems: list[str] = []
-    status = "completed"
-    all_rounds = sum(planned.run.rounds for planned in experiments)
-    with hold_run_folder(folder), RunsProgress(len(experiments), all_rounds, show=progress) as bars:
-        for program in programs:
-            folders = [folder / names[number] for number in program.members]
-            outcomes = _read_outcomes(program, folders, bars) if kept is not None else []
-            if not outcomes and not stop():
-                resumed = kept is not None
-                outcomes = _run(program, runs, folders, bars, stop, resume=resumed, say=say, all_shifts=all_shifts)
-            for number, outcome in zip(program.members, outcomes or [None] * len(folders), strict=True):
-                if outcome is None or outcome[0]["status"] == "interrupted":
-                    status = "interrupted"
-                if outcome is not None:
-                    summaries[number], problem = outcome
-                    if problem:
-                        failed = experiments[number]
-                        problems.append(f"{failed.label}, seed {failed.run.seed}: {problem}")
-            if status == "interrupted":
-                break
-    order = sorted(summaries)
-    summary = comparison_summary(title, status, [summaries[n] for n in order], [names[n] for n in order])
-    write_json(folder / SUMMARY, summary)
+    with claim_folder(folder, PLAN, overwrite=overwrite, resume=resume) as going_on:
+        if going_on:
+            programs = [_on_this_device(program, runs) for program in read_plan(folder, experiments, names)]
+        else:
+            programs = _new_plan(runs)
+            write_json(folder / SUMMARY, comparison_summary(title, "running", [], []))
+            write_plan(folder, experiments, names, programs)
+        say(plan_in_words(experiments, programs))
+        ended: dict[int, Outcome] = {}
+        with RunsProgress(len(experiments), sum(each.run.rounds for each in experiments), show=progress) as bars:
+            for program in programs:
+                folders = [folder / names[number] for number in program.members]
+                outcomes = _read_outcomes(program, folders, bars) if going_on else []
+                if not outcomes and not stop():
+                    outcomes = _run(program, runs, folders, bars, stop, resume=going_on, say=say, all_shifts=all_shifts)
+                ended |= {
+                    number: outcome for number, outcome in zip(program.members, outcomes, strict=False) if outcome
+                }
+                if any(number not in ended or _is_interrupted(ended[number]) for number in program.members):
+                    break
+        order = sorted(ended)
+        completed = len(ended) == len(experiments) and not any(map(_is_interrupted, ended.values()))
+        summaries = [ended[number][0] for number in order]
+        status = "completed" if completed else "interrupted"
+        summary = comparison_summary(title, status, summaries, [names[number] for number in order])
+        write_json(folder / SUMMARY, summary)
     if any(experiments[number].run.keep_rows for number in order):
         say(rows_inside(folder))
+    problems = [
+        f"{experiments[number].label}, seed {experiments[number].run.seed}: {problem}"
+        for number in order
+        if (problem := ended[number][1])
+    ]
     if problems:
         raise DivergedRuns(f"{len(problems)} of {len(experiments)} runs diverged, first {problems[0]}", summary)
     return summary
+
+
+def _is_interrupted(outcome: Outcome) -> bool:
+    return bool(outcome[0]["status"] == "interrupted")
 
 
 def require_stackable(experiments: Sequence[Experiment]) -> None:
@@ -180,20 +185,33 @@ def _run(
             chosen, folders, program.tuned, on_row, stop, resume=resume, say=say, all_shifts=all_shifts
         )
     torch.set_num_threads(program.tuned.threads)
-    prepared, settings = runs.prepared(program.members), program.tuned.settings
-    callbacks = [[OnRound(partial(bars, number))] for number in program.members]
-    outcomes = run_stack(
+    return _run_in_folders(
         chosen,
-        prepared,
+        runs.prepared(program.members),
         folders,
         runs.cache,
-        settings,
-        callbacks,
+        program.tuned.settings,
+        [[OnRound(partial(bars, number))] for number in program.members],
         stop,
         resume=resume,
         say=say,
         all_shifts=all_shifts,
     )
+
+
+def _run_in_folders(
+    experiments: Sequence[Experiment],
+    adaptations: Sequence[Adaptation],
+    folders: Sequence[Path],
+    *args: Any,
+    **options: Any,
+) -> list[Outcome]:
+    """:func:`fedmm.runs.run.run_stack`, which no other process disturbs."""
+    with ExitStack() as held:
+        for folder in folders:
+            folder.mkdir(exist_ok=True)
+            held.enter_context(hold_run_folder(folder))
+        outcomes = run_stack(experiments, adaptations, folders, *args, **options)
     return [(summary, str(error) if error else None) for summary, error in outcomes]
 
 
@@ -244,19 +262,9 @@ def _worker(
     experiments = [experiment(table) for table in tables]
     adaptations = [prepare(planned, cache) for planned in experiments]
     callbacks = [[OnRound(partial(report, number))] for number in numbers]
+    places = list(map(Path, folders))
+    options: dict[str, Any] = {"resume": resume, "say": tell, "all_shifts": all_shifts}
     try:
-        outcomes = run_stack(
-            experiments,
-            adaptations,
-            list(map(Path, folders)),
-            cache,
-            settings,
-            callbacks,
-            told_to_stop,
-            resume=resume,
-            say=tell,
-            all_shifts=all_shifts,
-        )
+        return _run_in_folders(experiments, adaptations, places, cache, settings, callbacks, told_to_stop, **options)
     except FedmmError as problem:
         raise FedmmError(str(problem)) from None
-    return [(summary, str(error) if error else None) for summary, error in outcomes]

@@ -17,8 +17,7 @@ from fedmm.core.files import atomic_write, write_json
 from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.runs.build import DataCache
 from fedmm.runs.comparison import comparison_summary, folder_names
-from fedmm.runs.resume import only_begun
-from fedmm.runs.run_folder import SUMMARY, claim_folder
+from fedmm.runs.run_folder import SUMMARY
 from fedmm.runs.summary import Summary
 from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tuning.agreement import measure_agreement
@@ -105,12 +104,11 @@ class Halving:
         self,
         title: str,
         *,
-        overwrite: bool,
         resume: bool,
         notes: Sequence[str] = (),
         rows: Mapping[str, str] | None = None,
     ) -> None:
-        """Claim the folder, or read what a tuning of the same candidates left there.
+        """Begin in the folder, or go on with what a tuning of the same candidates left there.
 
         notes: to begin with. rows: what is trained on, as ``fingerprint_pair`` has it, where that is known here.
         """
@@ -122,7 +120,7 @@ class Halving:
             **({"metric": self.criterion.metric, "signals": self.criterion.signals} if self.criterion.metric else {}),
         }
         path = self.folder / STATE
-        if resume and path.exists():
+        if resume:
             self.state = read_state(path, self.criterion)
             same = {key: self.state.get(key) for key in about} == json.loads(json.dumps(about))
             require(
@@ -140,8 +138,6 @@ class Halving:
             if len(self.state["rungs"]) < len(self.plan):
                 self.say(f"going on with rung {len(self.state['rungs']) + 1} of {len(self.plan)}")
             return
-        if not (resume and only_begun(self.folder)):
-            claim_folder(self.folder, overwrite=overwrite)
         self.state = {
             **about,
             "title": title,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, nullcontext
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,15 @@ from fedmm.config.schema import experiment as build_experiment
 from fedmm.config.sweep_grid import SWEEP
 from fedmm.config.toml import read_tables
 from fedmm.core.errors import Say, require
-from fedmm.core.files import is_folder
 from fedmm.core.validation import at_least
 from fedmm.runs.build import DataCache, prepare
-from fedmm.runs.run_folder import hold_run_folder
+from fedmm.runs.run_folder import claim_folder
 from fedmm.runs.sweep import require_stackable
 from fedmm.runs.tuning.candidates import TUNE, derive_candidates, derive_labelled_candidates
 from fedmm.runs.tuning.criteria import ByTarget, ByValidation, Criterion, metric_of, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget
 from fedmm.runs.tuning.rungs import Halving, Table
+from fedmm.runs.tuning.state import STATE
 from fedmm.training.fingerprint import fingerprint_pair
 
 _MOST_SEEDS = 100
@@ -101,13 +101,8 @@ def tune(
     budget = Budget(None if minutes is None else 60.0 * minutes)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         halving = Halving(candidates, Path(folder), seeds, eta, budget, progress=progress, say=say, criterion=criterion)
-        going_on = resume and is_folder(halving.folder)
-        with ExitStack() as held:
-            if going_on:  # before what is there is read
-                held.enter_context(hold_run_folder(halving.folder))
-            halving.open(title or name, overwrite=overwrite, resume=resume, notes=notes, rows=fingerprint_pair(pair))
-            if not going_on:
-                held.enter_context(hold_run_folder(halving.folder))
+        with claim_folder(halving.folder, STATE, overwrite=overwrite, resume=resume) as going_on:
+            halving.open(title or name, resume=going_on, notes=notes, rows=fingerprint_pair(pair))
             halving.run()
             choice = halving.close()
     return Tuning(
