@@ -311,6 +311,20 @@ def test_the_table_of_one_site_without_a_target_anywhere(command: Command, tmp_p
     }[metric]
 
 
+@pytest.mark.parametrize("metric", ["accuracy", "auc", "worst_site"])
+def test_the_experiment_for_all_does_not_tell_how_rare_a_class_is_at_the_site(
+    command: Command, tmp_path: Path, metric: str
+) -> None:
+    texts = set()
+    for ill in (3, 50):
+        lines = [f"{30 + n % 40},{'ill' if n < ill else 'well'}" for n in range(150)]
+        (tmp_path / "ours.csv").write_text("\n".join(["age,outcome", *lines]))
+        words = ("--as-site", "north", "--with-site", "south", "--metric", metric, "--out", "all.toml", "--overwrite")
+        assert command("init", "ours.csv", *words).code == 0
+        texts.add((tmp_path / "all.toml").read_text())
+    assert len(texts) == 1
+
+
 @pytest.mark.parametrize(
     ("words", "reason"),
     [

@@ -29,7 +29,7 @@ def logits_of(h: Tensor) -> Tensor:
 
 
 def value(objective: AUC, h: Tensor, *numbers: Tensor, labels: Tensor = LABELS) -> Tensor:
-    """f of the probabilities h and alpha, a and b, and of tau - 1/2 where there is one."""
+    """f of the probabilities h and alpha, a and b, and of tau where there is one."""
     every = torch.stack(numbers).expand(len(h), len(numbers))
     outputs = Outputs(torch.zeros(len(h), 1, dtype=FLOAT64), logits_of(h), every)
     weights = row_weights(torch.full((len(h),), SOURCE), torch.ones(len(h), dtype=FLOAT64))
@@ -122,10 +122,10 @@ each_part = pytest.mark.parametrize("objective", PARTS, ids=lambda o: o.form)
 
 
 def fixed_point_of(objective: AUC, h: Tensor) -> tuple[Tensor, ...]:
-    """alpha, a, b and tau - 1/2 of the fixed point for fixed h, with tau between two rows."""
+    """alpha, a, b and tau of the fixed point for fixed h, with tau between two rows."""
     ranked = h[LABELS == 0].sort(descending=True).values
     a, b, tau = h[LABELS == 1].mean(), ranked[:3].mean(), ranked[2:4].mean()
-    return b - a if objective.form == "square" else (MARGIN + b - a).clamp_min(0.0), a, b, tau - 0.5
+    return b - a if objective.form == "square" else (MARGIN + b - a).clamp_min(0.0), a, b, tau
 
 
 def pairs_of(objective: AUC, h: Tensor) -> Tensor:
@@ -166,7 +166,7 @@ def test_tau_descends_the_quantiles_own_loss(objective: AUC, tau: float) -> None
     # Rockafellar and Uryasev's tau + max(0, h - tau) / beta of class 0 alone, times p; below all rows tau rises, and
     # above all of them it falls.
     h, numbers = scores(), torch.tensor([0.4, 0.6, 0.3], dtype=FLOAT64).unbind()
-    ours = torch.tensor(tau - 0.5, dtype=FLOAT64, requires_grad=True)
+    ours = torch.tensor(tau, dtype=FLOAT64, requires_grad=True)
     own = torch.tensor(tau, dtype=FLOAT64, requires_grad=True)
     excess = own + (h[LABELS == 0] - own).relu() / objective.max_fpr
     expected = torch.autograd.grad(SHARE * excess.sum() / len(h), own)
@@ -179,7 +179,7 @@ def test_rows_of_class_1_do_not_move_tau_and_rows_below_it_move_nothing_else() -
     objective = AUC(max_fpr=0.3, positive_share=SHARE)
     for label, tau in ((1, 0.2), (0, 0.99)):
         h = scores()[label == LABELS].requires_grad_()
-        point = [torch.tensor(each, dtype=FLOAT64, requires_grad=True) for each in (0.4, 0.6, 0.3, tau - 0.5)]
+        point = [torch.tensor(each, dtype=FLOAT64, requires_grad=True) for each in (0.4, 0.6, 0.3, tau)]
         cost = value(objective, h, *point, labels=LABELS[label == LABELS])
         _, a, b, moved, *rows = torch.autograd.grad(cost, [*point, h])
         assert (bool(a), bool(b), bool(moved), bool(rows[0].any())) == (label == 1, False, label == 0, label == 1)
@@ -201,7 +201,7 @@ def test_the_whole_curve_costs_what_it_did_to_the_bit() -> None:
 def test_scaled_the_scores_gradient_alone_is_divided_by_the_classes_shares(objective: AUC) -> None:
     costs, gradients = [], []
     for each in (objective, dataclasses.replace(objective, scaled=True)):
-        point = [scores().requires_grad_(), *torch.tensor([0.4, 0.6, 0.3, 0.1], dtype=FLOAT64, requires_grad=True)]
+        point = [scores().requires_grad_(), *torch.tensor([0.4, 0.6, 0.3, 0.6], dtype=FLOAT64, requires_grad=True)]
         point = point if each.max_fpr < 1.0 else point[:-1]
         costs.append(value(each, *point))
         gradients.append(torch.autograd.grad(costs[-1], point))
@@ -218,19 +218,27 @@ def binary(*layers: nn.Module, **options: Any) -> fedmm.Network:
 # The network ----------------------------------------------------------------------------------------------------------
 
 
-def test_a_and_b_are_of_omega_and_alpha_is_psi_and_all_begin_at_0() -> None:
+def test_a_and_b_are_of_omega_and_alpha_is_psi() -> None:
     function = FlatNetwork(binary(), AUC(), torch.zeros(2, WIDTH), seed=0)
     assert {b.name: (b.side, tuple(b.shape)) for b in function.layout.blocks if b.name[0] in "la"} == {
         "levels.weight": ("min", (2,)),
         "adversary.weight": ("max", (1,)),
     }
-    assert not any(t.any() for b, t in function.layout.tensors(function.start) if b.name[0] in "la")
     outputs = function.outputs(torch.arange(float(function.layout.size)), torch.zeros(3, WIDTH), 0)
     size = function.layout.size
     assert outputs.adversary.tolist() == [[size - 1.0, size - 3.0, size - 2.0]] * 3
 
 
-def test_tau_is_one_more_number_of_omega_that_begins_at_a_half() -> None:
+@pytest.mark.parametrize("objective", [*FORMS, *PARTS], ids=repr)
+def test_all_numbers_begin_at_the_saddle_of_a_network_that_knows_nothing(objective: AUC) -> None:
+    given = dataclasses.replace(objective, positive_share=SHARE)
+    function = FlatNetwork(binary(), given, torch.zeros(2, WIDTH), seed=0)
+    found = function.outputs(function.start, torch.zeros(1, WIDTH), 0).adversary[0].double()
+    expected = torch.stack([*saddle_of(objective, torch.full((len(LABELS),), 0.5, dtype=FLOAT64)), torch.tensor(0.5)])
+    torch.testing.assert_close(found, expected[: len(found)].double(), rtol=1e-7, atol=0)
+
+
+def test_tau_is_one_more_number_of_omega() -> None:
     function = FlatNetwork(binary(), AUC(max_fpr=0.3, positive_share=0.5), torch.zeros(2, WIDTH), seed=0)
     assert {b.name: (b.side, tuple(b.shape)) for b in function.layout.blocks if b.name[0] in "la"} == {
         "levels.weight": ("min", (3,)),
@@ -238,7 +246,7 @@ def test_tau_is_one_more_number_of_omega_that_begins_at_a_half() -> None:
     }
     labels = torch.zeros(2, dtype=torch.int64)
     for h, moved in ((0.49, 1.0), (0.51, 1.0 - 1 / 0.3)):
-        tau = torch.zeros((), dtype=FLOAT64, requires_grad=True)
+        tau = torch.full((), 0.5, dtype=FLOAT64, requires_grad=True)
         others = torch.zeros(3, dtype=FLOAT64).unbind()
         cost = value(
             AUC(max_fpr=0.3, positive_share=0.5), torch.full((2,), h, dtype=FLOAT64), *others, tau, labels=labels
@@ -340,7 +348,7 @@ def test_sites_with_one_class_each_reach_the_fixed_point_of_a_part(objective: AU
     torch.testing.assert_close(apart[torch.arange(6) != tau], together[torch.arange(6) != tau], rtol=0, atol=1e-10)
     h = torch.sigmoid(2.0 * together[1] * pooled(5.0).source[0].flatten()[pooled(5.0).source[1] == 0])
     for z in (apart, together):
-        assert int((h > 0.5 + z[tau]).sum()) == 9
+        assert int((h > z[tau]).sum()) == 9
 
 
 def test_every_engine_ends_at_the_same_point() -> None:
@@ -356,17 +364,38 @@ def test_every_engine_ends_at_the_same_point() -> None:
 
 
 def test_alpha_is_held_at_0_at_the_server_alone() -> None:
-    # The site of class 1 alone wants a smaller alpha: held at 0 there, the mean of both sites would be above 0.
+    # From 1, a step of 4 takes alpha to 3 at the site of class 0 alone and to -1 at that of class 1: held at 0 there,
+    # the mean of both sites would be above 1.
     one, other = (
-        built([cloud(label, 1, name="a")], AUC(positive_share=0.5), fedmm.FedSGDA(0.1, 0.1), 1) for label in (0, 1)
+        built([cloud(label, 1, name="a")], AUC(positive_share=0.5), fedmm.FedSGDA(0.1, 4.0), 1) for label in (0, 1)
     )
     alphas = [float(each.run()[0].state.z[-1]) for each in (one, other)]
-    assert alphas[0] > 0.0 == alphas[1]
-    both = built([cloud(0, 1, name="a"), cloud(1, 1, name="b")], AUC(), fedmm.FedSGDA(0.1, 0.1), 1)
-    free = built([cloud(0, 1, name="a"), cloud(1, 1, name="b")], AUC(), fedmm.FedSGDA(0.1, 0.1), 1)
+    assert alphas == [pytest.approx(3.0), 0.0]
+    both = built([cloud(0, 1, name="a"), cloud(1, 1, name="b")], AUC(), fedmm.FedSGDA(0.1, 4.0), 1)
+    free = built([cloud(0, 1, name="a"), cloud(1, 1, name="b")], AUC(), fedmm.FedSGDA(0.1, 4.0), 1)
     free.problem = dataclasses.replace(free.problem, constraints={})
     *_, (unheld, _) = played(free.engine_for(free.algorithm), 1)
     torch.testing.assert_close(both.run()[0].state.z, unheld.z, rtol=1e-12, atol=1e-15)
+
+
+@each_form
+def test_a_very_rare_class_is_ranked_first_from_the_first_rounds_on(objective: AUC) -> None:
+    # One row to 99. From alpha = a = b = 0 the terms of the variances alone act at first: the rare row's h falls to a.
+    x = torch.linspace(-1.0, 0.5, 99, dtype=FLOAT64)[:, None]
+    common = Client(source=(x, torch.zeros(99, dtype=torch.int64)), name="common", weight=99.0)
+    rare = Client(source=(torch.ones(1, 1, dtype=FLOAT64), torch.ones(1, dtype=torch.int64)), name="rare", weight=1.0)
+    for rounds in (1, 30):
+        z = (
+            built(
+                [common, rare],
+                dataclasses.replace(objective, scaled=True),
+                fedmm.FedMM(0.02, 0.02, local_steps=10),
+                rounds,
+            )
+            .run()[0]
+            .state.z
+        )
+        assert float(z[1] - z[0]) > 0.0  # h = sigmoid((w_1 - w_0) x) grows with x
 
 
 @pytest.mark.parametrize("algorithm", fedmm.ALGORITHMS)

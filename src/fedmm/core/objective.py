@@ -91,16 +91,21 @@ class Outputs(NamedTuple):
 class AdversaryShape(NamedTuple):
     """The adversary an objective needs. twin: it is built like the task head.
 
-    levels: of an adversary that is one number for all rows, and no network: how many such numbers of omega come after
-        it among its outputs.
+    start: of an adversary that is numbers alone, the same for all rows, and no network: where they begin. More of them
+        than outputs are numbers of omega, and come last.
     held: its outputs are followed by the same again with no gradient to what it sees.
     """
 
     inputs: int
     outputs: int
     twin: bool = False
-    levels: int = 0
+    start: tuple[float, ...] = ()
     held: bool = False
+
+    @property
+    def levels(self) -> int:
+        """How many numbers of omega there are."""
+        return len(self.start[self.outputs :])
 
     @property
     def width(self) -> int:

@@ -83,8 +83,8 @@ class AdversarialModule(nn.Module):
             self.task_head = self._task_head(network, AdversaryShape(width, network.classes, twin=True))
             self.adversary_shape = objective.adversary_shape(width, network.classes)
             self.adversary = self._adversary(network, self.adversary_shape)
-            levels = self.adversary_shape.levels if self.adversary_shape else 0
-            self.levels = Numbers(levels) if levels else None
+            shape = self.adversary_shape
+            self.levels = Numbers(shape.start[shape.outputs :]) if shape and shape.levels else None
         self.adversary_input = objective.adversary_input
         maps = objective.random_maps(width, network.classes, seed)
         self.map_names = tuple(maps)
@@ -145,19 +145,19 @@ class AdversarialModule(nn.Module):
             return None
         if shape.levels:
             require(network.adversary is None, "adversary must be left out: the objective's adversary is not a network")
-            return Numbers(shape.outputs)
+            return Numbers(shape.start[: shape.outputs])
         return _head(network, shape) if network.adversary is None else copy.deepcopy(network.adversary)
 
 
 class Numbers(nn.Module):
-    """Numbers of the network's own that begin at 0: inputs of 1, ``[rows, 1]``, become ``[rows, count]``.
+    """Numbers of the network's own, which begin at ``start``: inputs of 1, ``[rows, 1]``, become ``[rows, count]``.
 
     A product of each, and no matrix product, so that they are never rounded to a lower precision.
     """
 
-    def __init__(self, count: int) -> None:
+    def __init__(self, start: Sequence[float]) -> None:
         super().__init__()
-        self.weight = nn.Parameter(torch.zeros(count))
+        self.weight = nn.Parameter(torch.tensor(start))
 
     def forward(self, x: Tensor) -> Tensor:
         return x * self.weight

@@ -14,8 +14,8 @@ from fedmm.core.objective import AdversaryShape, Objective, Outputs, RowWeights,
 from fedmm.core.projections import ConvexSet, HalfLine
 from fedmm.core.validation import flag, fraction, one_of, positive, rate
 
-_FIRST_QUANTILE = 0.5
-"""Where tau begins: at h of a network that knows nothing. The number that is trained is the difference, from 0 on."""
+_UNTRAINED = 0.5
+"""What a network that knows nothing predicts: a, b, tau and alpha begin where they would end for it."""
 
 
 _SMALLEST = 1e-9
@@ -95,7 +95,8 @@ class AUC(Objective):
             require(share > 0.0, f"{self.name} needs rows of two classes, and no client holds any of class {label}")
 
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape:
-        return AdversaryShape(1, 1, levels=3 if self.max_fpr < 1.0 else 2)
+        alpha = self.margin if self.form == "margin" else 0.0
+        return AdversaryShape(1, 1, start=(alpha, *[_UNTRAINED] * (3 if self.max_fpr < 1.0 else 2)))
 
     def adversary_input(self, features: Tensor, logits: Tensor, maps: Mapping[str, Tensor]) -> Tensor:
         return torch.ones_like(logits[..., :1])
@@ -115,7 +116,7 @@ class AUC(Objective):
         if self.scaled:
             share = (torch.ones_like(h) * p * (1.0 - p)).clamp_min(_SMALLEST)
             h = h + (1.0 / share - 1.0) * (h - h.detach())
-        counted = negatives * (h > _FIRST_QUANTILE + tau[0]) / self.max_fpr if tau else negatives
+        counted = negatives * (h > tau[0]) / self.max_fpr if tau else negatives
         spread = (1.0 - p) * (h - a) ** 2 * positives + p * (h - b) ** 2 * counted - p * (1.0 - p) * alpha**2
         order = p * h * counted - (1.0 - p) * h * positives
         if self.form == "square":

@@ -45,7 +45,7 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         if column not in columns.dates and not is_numeric(frame[column], columns.format.decimal)
     }
     format = format_lines(columns)
-    classes, share = list(dict.fromkeys(columns.classes.values())) or list(columns.labels), 0.0
+    classes = list(dict.fromkeys(columns.classes.values())) or list(columns.labels)
     require(
         not (metric and columns.unlabelled),
         f"--metric is for a table in which every row has a label, and {columns.unlabelled} of {path} have none; give "
@@ -59,8 +59,6 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         )
     if metric and len(classes) == 2:
         classes.sort(key=lambda each: -columns.labels[each])  # of equals the order stays
-    if metric == "auc":
-        share = round(columns.labels[classes[-1]] / sum(columns.labels.values()), 3)
     data = [
         KeyLine("sites", [name, *others], "all that take part"),
         KeyLine("classes", classes, "in the order of their numbers; of two the last is looked for"),
@@ -83,5 +81,14 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         f"{len(classes)} classes: {', '.join(classes)}",
         *columns.said,
     )
-    found = DetectedData(ELSEWHERE, tuple(data), (1,), columns.smallest, False, said, metric, len(others) + 1, share)
+    found = DetectedData(
+        ELSEWHERE,
+        tuple(data),
+        shape=(1,),
+        smallest=columns.smallest,
+        by_site=False,
+        said=said,
+        metric=metric,
+        sites=len(others) + 1,
+    )
     return SiteProposal(found, write_site(path, name, columns, features, format, aside=bool(metric)))

@@ -52,7 +52,7 @@ class DetectedData:
 
     shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
     said: sentences on what was found. metric: of METRICS where there is no target, else empty. sites: how many, where
-    a table says so. rare_share: of the rows of one site of many, those of the class that is looked for.
+    a table says so.
     """
 
     kind: str
@@ -63,7 +63,6 @@ class DetectedData:
     said: tuple[str, ...] = field(default=())
     metric: str = ""
     sites: int = 0
-    rare_share: float = 0.0
 
 
 def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
@@ -138,13 +137,17 @@ def _participation(sites: int) -> tuple[KeyLine, ...]:
 
 def _method(found: DetectedData, rate: float, *, large: bool) -> dict[str, tuple[KeyLine, ...]]:
     """The sections of objective and algorithm."""
-    share = KeyLine("positive_share", found.rare_share, "if a site has too few rows of a class to say how many", True)
     if found.metric == "auc":
+        share = KeyLine(
+            "positive_share", 0.1, "of the rarer class, where sites hold too few of it to say how many", True
+        )
         return {
             "objective": (
-                KeyLine("name", "auc", "ranks the rarer class above the other; or source_only, the cross entropy"),
+                KeyLine(
+                    "name", "auc", "ranks the rarer class above the other; compare and tune try the cross entropy too"
+                ),
                 KeyLine("scaled", True, "rates need not know how rare it is", bool(_participation(found.sites))),
-                *((share,) if found.rare_share else ()),
+                *((share,) if found.kind == ELSEWHERE else ()),
             ),
             "algorithm": (
                 KeyLine("name", "fedmm", "or codasca, coda_plus, fedavg_gda, ...; `fedmm list` shows all"),
