@@ -34,6 +34,7 @@ from fedmm.runs.tuning.rung_results import (
     tabulate,
 )
 from fedmm.runs.tuning.state import FORMAT, STATE, read_state
+from fedmm.training.fingerprint import TRAINED_AND_CHOSEN_BY, same_data
 from fedmm.training.stack_settings import START_SECONDS
 
 TUNED, ADAPTED, TIMING = "tuned.toml", "adapted.toml", "pace"
@@ -106,11 +107,11 @@ class Halving:
         *,
         resume: bool,
         notes: Sequence[str] = (),
-        rows: Mapping[str, str] | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin in the folder, or go on with what a tuning of the same candidates left there.
 
-        notes: to begin with. rows: what is trained on, as ``fingerprint_pair`` has it, where that is known here.
+        notes: to begin with. fingerprint: of the rows, where they are known here.
         """
         about = {
             "format": FORMAT,
@@ -126,8 +127,9 @@ class Halving:
             require(
                 same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
             )
+            before = self.state.get("fingerprint")
             require(
-                None in (rows, self.state.get("rows")) or rows == self.state["rows"],
+                fingerprint is None or before is None or same_data(before, fingerprint, TRAINED_AND_CHOSEN_BY),
                 f"the data has changed since the tuning in {self.folder} began; bring the old data back, or name "
                 "another folder with --out",
             )
@@ -147,7 +149,7 @@ class Halving:
             "whole_plan": [asdict(rung) for rung in self.plan],
             "field": [label for label in self.candidates if label not in self.always],
             "notes": list(notes),
-            "rows": None if rows is None else dict(rows),
+            "fingerprint": fingerprint,
             "rungs": [],
         }
         write_json(self.folder / SUMMARY, comparison_summary(title, "running", [], []))

@@ -102,7 +102,7 @@ def tune(
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         halving = Halving(candidates, Path(folder), seeds, eta, budget, progress=progress, say=say, criterion=criterion)
         with claim_folder(halving.folder, STATE, overwrite=overwrite, resume=resume) as going_on:
-            halving.open(title or name, resume=going_on, notes=notes, rows=fingerprint_pair(pair))
+            halving.open(title or name, resume=going_on, notes=notes, fingerprint=fingerprint_pair(pair))
             halving.run()
             choice = halving.close()
     return Tuning(
