@@ -27,7 +27,7 @@ from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.evidence import read_shift, signals_of, worst_shift
 from fedmm.runs.resume import read_completed
 from fedmm.runs.sweep import DivergedRuns, run_sweep
-from fedmm.runs.tuning.candidates import LABELLED_ALGORITHMS, PLAIN, WEIGHTED
+from fedmm.runs.tuning.candidates import PLAIN, WEIGHTED, list_labelled_methods
 from fedmm.runs.tuning.criteria import ByValidation, metric_of, notes_on_rows, require_measured
 from fedmm.runs.tuning.ranking import Measured
 
@@ -75,10 +75,10 @@ def derive_candidates(
     fedmm = given.algorithm.name if given.algorithm.name in (_FEDMM, _RESTRAINED) else _RESTRAINED
     methods = list(dict.fromkeys((_BASELINE, fedmm, given.algorithm.name)))
     return [
-        _candidate(tables, seeds, SOURCE_ONLY, _NONE, _BASELINE),
-        _candidate(tables, seeds, PER_SITE_LABEL, _NONE, _BASELINE, per_site=True),
+        _candidate(tables, seeds, SOURCE_ONLY, _loss(tables, _NONE), _BASELINE),
+        _candidate(tables, seeds, PER_SITE_LABEL, _loss(tables, _NONE), _BASELINE, per_site=True),
         *(
-            _candidate(tables, seeds, _label(method, objective), objective, method)
+            _candidate(tables, seeds, _label(method, objective), _loss(tables, objective), method)
             for method in methods
             for objective in chosen
         ),
@@ -88,7 +88,8 @@ def derive_candidates(
 def derive_labelled(tables: Mapping[str, Any], metric: str, seeds: int) -> list[Candidate]:
     """Plain federated averaging, and the file's objective with its own algorithm and those that fit the metric.
 
-    For a rare class, the metric ``auc``, also federated averaging with classes that count alike.
+    For a rare class, the metric ``auc``, also the objective of that name, and federated averaging with classes that
+    count alike.
     """
     given = _read(tables, seeds)
     require_no_noise(given)
@@ -96,18 +97,17 @@ def derive_labelled(tables: Mapping[str, Any], metric: str, seeds: int) -> list[
     require(
         not given.objective.adapts, f"{objective} adapts to a target, and the data has none; use source_only or auc"
     )
-    methods = dict.fromkeys((*LABELLED_ALGORITHMS[metric], given.algorithm.name))
+    plain = _loss(tables, _NONE)
     weighted = {PLAIN: "none", WEIGHTED: "balanced"}
+    averaging = (
+        {label: {**plain, "class_weights": by} for label, by in weighted.items()} if metric == "auc" else {PLAIN: plain}
+    )
     return [
+        *(_candidate(tables, seeds, label, loss, _BASELINE) for label, loss in averaging.items()),
         *(
-            [_candidate(tables, seeds, label, _NONE, _BASELINE, class_weights=by) for label, by in weighted.items()]
-            if metric == "auc"
-            else [_candidate(tables, seeds, PLAIN, _NONE, _BASELINE)]
-        ),
-        *(
-            _candidate(tables, seeds, _label(method, objective), objective, method)
-            for method in methods
-            if (method, objective) != (_BASELINE, _NONE)
+            _candidate(tables, seeds, _label(method, loss["name"]), loss, method)
+            for loss, method in list_labelled_methods(tables, given, metric)
+            if (method, loss["name"]) != (_BASELINE, _NONE)
         ),
     ]
 
@@ -123,18 +123,22 @@ def _label(algorithm: str, objective: str) -> str:
     return f"{ALGORITHMS[algorithm].__name__}{loss}"
 
 
+def _loss(tables: Mapping[str, Any], objective: str) -> dict[str, Any]:
+    """The section of an objective, with what it knows of the file's options."""
+    return options_for(tables, "objective", objective, OBJECTIVES)
+
+
 def _candidate(
     tables: Mapping[str, Any],
     seeds: int,
     label: str,
-    objective: str,
+    objective: Mapping[str, Any],
     algorithm: str,
     *,
     per_site: bool = False,
-    **options: str,
 ) -> Candidate:
     changed = dict(tables)
-    changed["objective"] = {**options_for(tables, "objective", objective, OBJECTIVES), **options}
+    changed["objective"] = objective
     changed["algorithm"] = options_for(tables, "algorithm", algorithm, ALGORITHMS)
     changed["data"] = {**tables["data"], **({PER_SITE: True} if per_site else {})}
     run = {**tables.get("run", {}), "label": label, "best_by": DEFAULT_VALIDATOR, "stop_by": ""}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import MISSING, fields, replace
+from dataclasses import Field, fields, is_dataclass, replace
 from itertools import product
 from typing import Any
 
@@ -12,7 +12,7 @@ from fedmm.config.schema import SOURCE_ONLY, Experiment, experiment
 from fedmm.config.sweep_grid import SWEEP, grid, grid_axes, options_for
 from fedmm.core.errors import require, unknown
 from fedmm.data.partition import TargetSupervised
-from fedmm.objectives import OBJECTIVES, SourceOnly
+from fedmm.objectives import AUC, OBJECTIVES, SourceOnly
 
 TUNE = "tune"
 AS_GIVEN = "as given"
@@ -32,6 +32,8 @@ LABELLED_ALGORITHMS = {
     "worst_site": ("fedavg_gda", "afl", "drfa", "q_ffl", "fedmm_agnostic"),
 }
 """The algorithms that are tried if there is no target, by metric."""
+_FOR_AUC = ("coda_plus", "codasca")
+"""Of these, those that were made for the objective ``auc`` and are tried with no other."""
 _WEIGHTED_BY = ("fedavg_gda", "fedmm")
 """And those that are tried with balanced classes, for the metric auc."""
 _TUNABLE = ("algorithm", "objective", "model", "run")
@@ -54,9 +56,14 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
     _require_adapting([given])
     grid = _build_own_grid(tables) if TUNE in tables else _default_grid(plain, given, objectives)
     _require_adapting(grid)
+    require(
+        not any(candidate.source_only for candidate in grid),
+        f'[{TUNE}] varies {SourceOnly.name}, which is always a candidate and is not tuned; list as "objective.name" '
+        "in it what adapts to the target",
+    )
     source_only = _build_baseline(plain)
     candidates = {SOURCE_ONLY: source_only, **({} if given.source_only else {AS_GIVEN: given})}
-    return _with_labels(given, candidates, [candidate for candidate in grid if not candidate.source_only])
+    return _with_labels(given, candidates, grid)
 
 
 def _without_grid(tables: Mapping[str, Any], objectives: Sequence[str]) -> dict[str, Any]:
@@ -117,16 +124,31 @@ def derive_labelled_candidates(
     return _with_labels(given, {AS_GIVEN: given, **({} if same else {PLAIN: plainest})}, grid)
 
 
+def list_labelled_methods(
+    plain: Mapping[str, Any], own: Experiment, metric: str, objectives: Sequence[str] = ()
+) -> list[tuple[dict[str, Any], str]]:
+    """What is tried without a target: sections ``[objective]``, each with the name of an algorithm.
+
+    The file's own objective, and for the metric ``auc`` also that objective, unless ``objectives`` are named.
+    """
+    names = _known_objectives(objectives) or [own.objective.name]
+    losses = [options_for(plain, "objective", name, OBJECTIVES) for name in names]
+    if metric == "auc" and not objectives and AUC.name not in names:
+        scaled = own.run.participation == 1.0  # its steps are too large where few sites take part
+        losses.append({**options_for(plain, "objective", AUC.name, OBJECTIVES), "scaled": scaled})
+    algorithms = dict.fromkeys((*LABELLED_ALGORITHMS[metric], own.algorithm.name))
+    return [
+        (loss, algorithm)
+        for loss, algorithm in product(losses, algorithms)
+        if loss["name"] == AUC.name or algorithm == own.algorithm.name or algorithm not in _FOR_AUC
+    ]
+
+
 def _build_labelled_grid(
     plain: Mapping[str, Any], own: Experiment, metric: str, objectives: Sequence[str]
 ) -> list[Experiment]:
     grid = []
-    algorithms = dict.fromkeys((own.algorithm.name, *LABELLED_ALGORITHMS[metric]))
-    losses = [
-        options_for(plain, "objective", name, OBJECTIVES)
-        for name in _known_objectives(objectives) or [own.objective.name]
-    ]
-    tried = list(product(losses, algorithms))
+    tried = list_labelled_methods(plain, own, metric, objectives)
     if metric == "auc":
         weighted = {**options_for(plain, "objective", SourceOnly.name, OBJECTIVES), "class_weights": "balanced"}
         tried += [(weighted, algorithm) for algorithm in _WEIGHTED_BY]
@@ -233,15 +255,12 @@ def _changes(candidate: Experiment, given: Experiment) -> dict[str, Any]:
 
     Both penalties are one where they are equal, and so are both learning rates.
     """
-    before, now = given.tables(), candidate.tables()
-    changes = {
-        key: value
-        for section in _TUNABLE
-        for key, value in now[section].items()
-        if (section, key) != ("run", "label")
-        and before[section].get(key, _default(getattr(candidate, section), key, value)) != value
-    }
-    changes.pop("name", None)
+    changes = {}
+    for now, before in ((getattr(candidate, section), getattr(given, section)) for section in _TUNABLE):
+        for option in fields(now):
+            value = getattr(now, option.name)
+            if option.name != "label" and value != _value_of(before, option, value):
+                changes[option.name] = value
     for both in ("penalty", "lr"):
         if changes.get(f"{both}_min") is not None and changes[f"{both}_min"] == changes.get(f"{both}_max"):
             changes[both] = changes.pop(f"{both}_min")
@@ -251,10 +270,10 @@ def _changes(candidate: Experiment, given: Experiment) -> dict[str, Any]:
     return renamed | changes
 
 
-def _default(part: Any, key: str, otherwise: Any) -> Any:
-    """What an option is where nothing is said of it; ``otherwise`` if that is no plain value."""
-    default = next((option.default for option in fields(part) if option.name == key), MISSING)
-    return default if isinstance(default, str | int | float) else otherwise
+def _value_of(part: Any, option: Field[Any], otherwise: Any) -> Any:
+    """The value of an option; of a part that has none, its default, or ``otherwise`` if that is no plain value."""
+    default = option.default if isinstance(option.default, str | int | float) else otherwise
+    return getattr(part, option.name, default)
 
 
 def _label(candidate: Experiment, given: Experiment) -> str:
@@ -268,7 +287,16 @@ def _label(candidate: Experiment, given: Experiment) -> str:
 
 
 def _format_value(value: Any) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    if isinstance(value, float):
+        return f"{value:g}"
+    if isinstance(value, Mapping):
+        return ",".join(f"{key}:{_format_value(each)}" for key, each in value.items())
+    if is_dataclass(value):
+        given = [(option.name, getattr(value, option.name), option.default) for option in fields(value)]
+        options = [f"{name}={_format_value(each)}" for name, each, default in given if each != default]
+        name = getattr(value, "name", type(value).__name__)
+        return f"{name}({','.join(options)})" if options else str(name)
+    return str(list(value) if isinstance(value, tuple) else value)
 
 
 def _free_label(label: str, taken: Mapping[str, Any]) -> str:
