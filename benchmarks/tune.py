@@ -203,10 +203,13 @@ def table(results: dict[str, Any]) -> str:
         for name, own in known.items():
             cells = [spread(own["target_accuracy"][what]) for what in WHAT]
             lines.append(f"| {name} | {' | '.join(cells)} | {gap(own, 'choice'):+.1f} | {own['chosen']['choice']} |")
-        if known:
-            gaps = [f"{fmean(gap(own, what) for own in known.values()):+.1f}" for what in WHAT]
-            lines.append(f"| **{group}, mean less best** | {gaps[0]} | {gaps[1]} | {gaps[2]} | | {gaps[0]} | |")
-    return "\n".join(lines)
+        lines.append(mean_row(group, known))
+    return "\n".join([*lines, mean_row("all", results)])
+
+
+def mean_row(group: str, results: dict[str, Any]) -> str:
+    gaps = [f"{fmean(gap(own, what) for own in results.values()):+.1f}" for what in WHAT]
+    return f"| **{group}, mean less best** | {gaps[0]} | {gaps[1]} | {gaps[2]} | | {gaps[0]} | |"
 
 
 def gap(own: dict[str, Any], what: str) -> float:
