@@ -96,7 +96,7 @@ def read_labels(y: object, what: str, classes: Sequence[str] = ()) -> Tensor:
     if values.is_floating_point() and bool(values.isnan().any()):
         raise FedmmError(_no_label(f"{what}, row {int(values.isnan().nonzero()[0])}"))
     wrong = (values < 0) | (values != values.round())
-    if values.is_floating_point():  # a cast of what int64 cannot hold is undefined
+    if values.is_floating_point():  # casts beyond int64 are undefined
         wrong |= ~(values < 2.0**63)
     bad = wrong.nonzero()
     if len(bad) > 0:

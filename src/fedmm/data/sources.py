@@ -135,7 +135,7 @@ def _read_edition(source: str, table: Mapping[str, Any]) -> Edition:
     else:
         text = (_CHECKSUMS / f"{source}.sha256").read_text(encoding="utf-8")
         listed = read_checksums(text, addresses, f"{source}.sha256")
-    if archives:  # nobody published checksums of what is in them
+    if archives:  # no checksums of their contents were published
         listed = [StoredFile(file.path) for file in listed]
     packed = tuple(Archive(folder, (address,)) for folder, address in archives.items())
     return Edition(table["name"], tuple(listed), packed, table.get("note", ""))
