@@ -1,7 +1,7 @@
-"""What a site says of what it holds: which domains, and the shape of a row. How many rows, and of which classes, stays.
+"""What a site reports of its rows: their domains and the shape of a row, but not their number or their classes.
 
-A network that is centred at the mean of all inputs needs a sum and a count from each site, and an objective that weighs
-classes a count of each; they are sent for it alone.
+Only a network centred at the mean of all inputs needs a sum and a count from each site, and only an objective that
+weights classes a count of each; they are sent for these alone.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ _INFO = "card"
 _MOST_DIMENSIONS, _LONGEST_SIDE = 8, 1 << 31
 _MOST_INPUTS = 1 << 53
 _MOST_CLASSES = 1 << 16
-_LARGEST_INPUT = 3.5e38  # of float32
+_LARGEST_INPUT = 3.5e38  # just above the largest float32
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class SiteInfo:
-    """source, target: whether it holds labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
+    """source, target: whether it has labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
 
-    validation: whether it keeps labelled source rows from training, to measure models on.
-    batch: how many rows of its batches are source and target, where it holds both and an adversary tells domains, whose
-        shares then matter; else 0 and 0.
-    input_sum, input_count: of all its inputs, where the network is centred at the mean over all sites; else 0.
-    class_counts: how many labelled rows it trains on of each class, where the objective needs their shares; else empty.
+    validation: whether it keeps labelled source rows from training, to evaluate models on.
+    batch: source and target rows in its batches, if it has both and an adversary tells domains; otherwise 0 and 0.
+    input_sum, input_count: of all its inputs, if the network is centred at the mean over all sites; otherwise 0.
+    class_counts: its training rows of each class, if the objective needs class shares; otherwise empty.
     """
 
     source: bool
@@ -46,21 +45,20 @@ class SiteInfo:
 
     @property
     def domain(self) -> str:
-        """``source``, ``target`` or ``both``, as a site's file says it."""
+        """``source``, ``target`` or ``both``, as in a site's file."""
         return domain_of(self.source, self.target)
 
     def packed(self, name: str) -> Packed:
-        """As it travels."""
+        """Pack the info for transport."""
         return Packed({}, {NAME: name, _INFO: json.dumps(asdict(self))}, {})
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the server's experiment lets a info say, so that a info is compared before anything is made of it.
+    """What the server's experiment expects of a site's info, which is compared with it before it is used.
 
     shape, bytes: of a stored row. batch_size: of the experiment. centred: whether sums of inputs are asked for.
-    domains: by site, what it holds, if the experiment says so. classes: how many there are, where counts of each are
-        asked for; else 0.
+    domains: each site's domain, if the experiment says so. classes: their number if class counts are asked for, or 0.
     """
 
     shape: tuple[int, ...]
@@ -71,7 +69,7 @@ class Expected:
     classes: int = 0
 
     def flaw(self, name: str, info: SiteInfo) -> str:
-        """Why a site's info cannot be of this experiment, in words that follow its name; empty if it can."""
+        """Return why a site's info does not fit this experiment, worded to follow its name; empty if it does."""
         if info.shape != self.shape or info.bytes != self.bytes:
             return f"it holds {_rows(info.bytes, info.shape)}; the experiment has {_rows(self.bytes, self.shape)}"
         wanted = self.domains.get(name, info.domain)
@@ -105,18 +103,18 @@ class Expected:
 
 
 def read_site_info(packed: Packed) -> SiteInfo:
-    """The info that travelled so; ``Malformed`` if it is none."""
+    """Read a site's info; raise Malformed if it is none."""
     return site_info_from(read_json(packed.about.get(_INFO), "what it says of its rows"))
 
 
 def keeps_rows(packed: Packed) -> bool:
-    """Whether a site says that it keeps labelled rows from training, also before the shape of its rows is known."""
+    """Return whether a site says that it keeps labelled rows from training, even if its row shape is not known yet."""
     table = read_json(packed.about.get(_INFO), "what it says of its rows")
     return isinstance(table, dict) and _flag(table, "validation", False)
 
 
 def site_info_from(table: Any) -> SiteInfo:
-    """A info from plain values, each of the right kind; ``Malformed`` if one is not."""
+    """Build an info from plain values; raise Malformed if one is of the wrong kind."""
     if not isinstance(table, dict):
         raise Malformed("it does not describe what it holds")
     source, target, as_bytes = (_flag(table, name) for name in ("source", "target", "bytes"))
@@ -157,7 +155,7 @@ def _whole_numbers(table: Mapping[str, Any], name: str, default: tuple[int, ...]
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond all floats
         return False
 
 

@@ -1,6 +1,6 @@
-"""The keys of nodes and of the coordinator, by the ``cryptography`` package that comes with Flower.
+"""The keys of nodes and of the coordinator, handled by the ``cryptography`` package that comes with Flower.
 
-What another machine sent is parsed strictly, and written anew rather than copied.
+Anything from another machine is parsed strictly, and written anew rather than copied.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ except ModuleNotFoundError:
 
 
 def make_node_key(path: Path) -> None:
-    """A node's key in OpenSSH's form, and ``.pub`` beside it; one that is there stays."""
+    """Create a node's key in OpenSSH format, and ``.pub`` beside it; an existing one is kept."""
     named = path.name != "" and path.name.isprintable() and is_name(path.name + ".pub")
     require(named, f"{str(path)!r} names no file for a key; it is named as the site, in letters, digits and dashes")
     public = path.with_name(path.name + ".pub")
@@ -41,25 +41,25 @@ def make_node_key(path: Path) -> None:
 
 
 def generate_node_key(name: str) -> tuple[bytes, bytes]:
-    """A new private key, and the line of its public part; name: whose it is."""
+    """Return a new private key and its public line; name: whose it is."""
     key = ec.generate_private_key(ec.SECP384R1())
     return _private_text(key), public_line(key.public_key(), name)
 
 
 def public_line(key: ec.EllipticCurvePublicKey, name: str) -> bytes:
-    """A public key as a line in OpenSSH's form."""
+    """Return a public key as a line in OpenSSH format."""
     shown = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return shown + f" {name}\n".encode()
 
 
 def describe_key(line: bytes) -> str:
-    """A public key's fingerprint, as ``ssh-keygen -l`` shows it."""
+    """Return a public key's fingerprint, as ``ssh-keygen -l`` shows it."""
     digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def parse_public_key(content: bytes, what: str) -> ec.EllipticCurvePublicKey:
-    """A public key in OpenSSH's form that was sent. what: as whoever gave it calls it."""
+    """Parse a public key in OpenSSH format from another machine. what: its name in messages."""
     try:
         key = serialization.load_ssh_public_key(content)
     except (ValueError, UnsupportedAlgorithm) as problem:
@@ -70,7 +70,7 @@ def parse_public_key(content: bytes, what: str) -> ec.EllipticCurvePublicKey:
 
 
 def parse_private_key(content: bytes, what: str) -> tuple[bytes, ec.EllipticCurvePublicKey]:
-    """A private key in OpenSSH's form that was sent, written anew, and its public part."""
+    """Parse a private key in OpenSSH format from another machine; return it written anew, and its public part."""
     try:
         key = serialization.load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as problem:  # TypeError: one with a password
@@ -81,7 +81,7 @@ def parse_private_key(content: bytes, what: str) -> tuple[bytes, ec.EllipticCurv
 
 
 def read_node_key(path: Path, what: str) -> ec.EllipticCurvePrivateKey:
-    """A private key that nobody else may read; what is none is refused. what: as whoever wrote the path calls it."""
+    """Read a private key; raise FedmmError if it is none or others may read it. what: its name in messages."""
     require_private(path, what)
     content = read_credential(path, what)
     try:
@@ -96,13 +96,13 @@ def read_node_key(path: Path, what: str) -> ec.EllipticCurvePrivateKey:
 
 
 def signer(path: Path, what: str = "the coordinator's key") -> Callable[[bytes], bytes]:
-    """What signs texts with a private key."""
+    """Return a function that signs bytes with a private key."""
     key = read_node_key(path, what)
     return lambda text: key.sign(text, ec.ECDSA(hashes.SHA256()))
 
 
 def verifier(path: Path, what: str) -> Callable[[bytes, bytes], bool]:
-    """What checks signatures of texts with a public key."""
+    """Return a function that verifies signatures of bytes with a public key."""
     content = read_credential(path, what)
     try:
         key = serialization.load_ssh_public_key(content)
@@ -122,7 +122,7 @@ def verifier(path: Path, what: str) -> Callable[[bytes, bytes], bool]:
 
 
 def public_keys(folder: Path) -> dict[str, bytes]:
-    """By site, the public key that its node must hold, in the form in which Flower tells it."""
+    """Return the public key that each site's node must have, by site, in Flower's format."""
     keys = {}
     for path in sorted(folder.glob("*.pub")) if folder.is_dir() else ():
         try:
