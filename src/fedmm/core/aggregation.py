@@ -220,7 +220,7 @@ def _select_counted(counted: Tensor, vectors: Tensor) -> Tensor:
 
 
 def _distances(vectors: Tensor, centre: Tensor) -> Tensor:
-    """``[..., clients, 1]``."""
+    """Return the distances to the centre, ``[..., clients, 1]``."""
     distances: Tensor = torch.linalg.vector_norm(vectors - centre.unsqueeze(-2), dim=-1, keepdim=True)
     return distances
 

@@ -130,7 +130,7 @@ def require_shallow(value: object, name: object) -> None:
 def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
     """Like :func:`replace_file`, for a file that the user named, in a folder that is created if needed.
 
-    If it cannot be written, the error is one sentence.
+    Raises a one-sentence :class:`FedmmError` if it cannot be written.
     """
     require("\0" not in str(path), f"{path} cannot be written: a name must not contain a zero byte")
     try:

@@ -87,7 +87,7 @@ class Refinable(Metric, Protocol):
         """Return whether finer bins would change a value ``[..., parts]`` noticeably, bool ``[...]``."""
 
     def refined(self, sums: Tensor, rows: int) -> Refinable | None:
-        """Return the metric with finer bins where sums ``[k]`` need them; None if not needed, or too many."""
+        """Return the metric with finer bins where sums ``[k]`` need them, or None if unnecessary or impossible."""
 
     def with_edges(self, edges: Tensor) -> Refinable:
         """Return the same metric with these edges, int32; raises ``FedmmError`` if they are invalid."""

@@ -1,4 +1,4 @@
-"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021), of all of the curve or its start."""
+"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021), of the whole curve or its start."""
 
 from __future__ import annotations
 

@@ -90,10 +90,11 @@ class Ranking:
         return (value[..., 1:4:2] > EXACT).any(dim=-1)
 
     def refined(self, sums: Tensor, rows: int) -> Ranking | None:
-        """Return the metric with finer bins where sums ``[k]`` leave errors above 0.001; None if they leave none.
+        """Return the metric with finer bins where sums ``[k]`` leave errors above 0.001, or None.
 
-        About 16,384 bins are added in proportion to the bins' errors, half of them by each error that is above 0.001.
-        Parts of a bin have equally many keys. Useless edges, between bins without rows of class 1, are dropped.
+        None means that the errors are small enough, or that there would be too many edges. About 16,384 bins are added
+        in proportion to the bins' errors, half of them by each error that is above 0.001. Parts of a bin have equally
+        many keys. Edges between bins without rows of class 1 carry no information and are dropped.
         """
         negative, positive = self._by_class(sums)
         _, auroc_error, _, average_error = self._by_bin(negative, positive)
