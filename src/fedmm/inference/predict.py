@@ -38,21 +38,21 @@ class Predicted(NamedTuple):
 
     names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 where the
     class is not known, -2 where the model does not know it; None if none is known. strange: labels that are no class
-    of the model. threshold: the log odds from which on the second of two classes is predicted; None for the likeliest.
+    of the model. log_odds_threshold: from which on the second of two classes is predicted; None for the likeliest.
     """
 
     names: tuple[str, ...]
     logarithms: Tensor
     y: Tensor | None
     strange: tuple[str, ...] = ()
-    threshold: float | None = None
+    log_odds_threshold: float | None = None
 
     @property
     def classes(self) -> Tensor:
         """The class that is predicted for each row, int64 ``[rows]``."""
-        if self.threshold is None:
+        if self.log_odds_threshold is None:
             return self.logarithms.argmax(dim=1)
-        return (self.logarithms[:, 1] - self.logarithms[:, 0] >= self.threshold).long()
+        return (self.logarithms[:, 1] - self.logarithms[:, 0] >= self.log_odds_threshold).long()
 
 
 def open_rows(run: FinishedRun, path: Path, *, skip_bad: bool = False) -> RowStream:
@@ -157,7 +157,7 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:
     """What the model says of rows that were read."""
     logits = calibrated_logits(run.predictor.logits(rows.x).cpu().double(), run.temperature, run.bias)
-    return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.threshold)
+    return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.log_odds_threshold)
 
 
 def calibrated_logits(logits: Tensor, temperature: float, bias: float) -> Tensor:
