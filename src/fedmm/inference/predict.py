@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.files import atomic_write
+from fedmm.core.files import atomic_write, require_replaceable
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import OTHER_SITES, Input, Labelled, ReadRows, RowStream
@@ -213,10 +213,14 @@ def require_apart(run: FinishedRun, out: Path, *read: str) -> None:
 
 
 def require_own_predictions(path: Path) -> None:
-    """Refuse to replace a file that holds anything but predictions."""
-    names = _headings(path) if path.is_file() and path.stat().st_size else column_names([])
-    own = names[:2] == column_names([]) and all(name.startswith("p_") for name in names[2:])
-    require(own, f"--out {path} is there and holds something else than predictions; name another file")
+    """Refuse a name that says no format, and to replace a file that holds anything but predictions."""
+    require_ending(path)
+    require_replaceable(path, "--out", "predictions", _holds_predictions)
+
+
+def _holds_predictions(path: Path) -> bool:
+    names = _headings(path)
+    return names[:2] == column_names([]) and all(name.startswith("p_") for name in names[2:])
 
 
 def _headings(path: Path) -> list[str]:
@@ -230,7 +234,7 @@ def _headings(path: Path) -> list[str]:
             return next(csv.reader(stream), [])
     except FedmmError:
         raise
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
+    except (gzip.BadGzipFile, EOFError, ValueError, csv.Error, zlib.error):
         return []
 
 
