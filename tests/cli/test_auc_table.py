@@ -7,6 +7,7 @@ import html
 import json
 import math
 import shutil
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -353,6 +354,40 @@ def test_predictions_are_calibrated_and_decided_for_a_recall(
     assert found == math.ceil(0.9 * sum(positive))
     least = min(value for value, call in zip(p, called, strict=True) if call)
     assert all(call == (value >= least) for value, call in zip(p, called, strict=True))
+
+
+@pytest.mark.parametrize("recall", ["0.3", "0.9"])
+def test_a_threshold_is_a_probability_in_every_file(
+    recall: str, banks: tuple[Path, Path], tmp_path: Path, command: Command
+) -> None:
+    file, run = banks
+    folder, options = tmp_path / "run", ("--calibrate-on", str(file), "--recall", recall)
+    shutil.copytree(run, folder)
+    ended = command("evaluate", folder, file, "--group", "bank", *options, "--out", folder / "by_bank.json")
+    assert ended.code == 0, ended.err
+    found = json.loads((folder / "by_bank.json").read_text())
+    assert 0 < found["threshold"] < 1
+    assert f"'fraud' is predicted from probability {found['threshold']:.4g} on" in " ".join(ended.out.split())
+    assert command("predict", folder, file, *options, "--out", tmp_path / "p.csv").code == 0
+    with (tmp_path / "p.csv").open() as lines:
+        rows = [(float(row["p_fraud"]), row["predicted"] == "fraud") for row in csv.DictReader(lines)]
+    clear = [(p, called) for p, called in rows if abs(p - found["threshold"]) > 1e-6]
+    assert clear
+    assert all(called == (p >= found["threshold"]) for p, called in clear)
+    thresholds = found["curves"]["thresholds"]
+    assert thresholds == sorted(thresholds, reverse=True)
+    assert 0 < thresholds[-1] < thresholds[0] < 1
+    assert command("export", folder, "--format", "torchscript", *options, "--out", tmp_path / "m.pt").code == 0
+    with zipfile.ZipFile(tmp_path / "m.pt") as packed:
+        (about,) = [name for name in packed.namelist() if name.endswith("/fedmm.json")]
+        told = json.loads(packed.read(about))["calibration"]["threshold"]
+    assert told == pytest.approx(found["threshold"], rel=1e-6)
+    assert told < found["threshold"]
+    pytest.importorskip("plotly", reason="an HTML report needs fedmm[report]")
+    assert command("report", folder, "--out", tmp_path / "r.html").code == 0
+    text = html.unescape((tmp_path / "r.html").read_text())
+    assert f"second class from probability {found['threshold']:.4g} on" in text
+    assert "An evaluation is left out" not in text
 
 
 @pytest.mark.parametrize("calibrated", [False, True])

@@ -17,6 +17,7 @@ from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import is_name
+from fedmm.core.signals.thresholds import to_probability
 from fedmm.core.validation import one_of, require_device
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
@@ -39,7 +40,9 @@ class FinishedRun:
     class_names: one for each column of probabilities; input: how files become rows, None if the rows are a built-in
         data set's own.
     split: how source rows were dealt, as ``fingerprint_split`` has it; None where that is not known.
-    temperature, bias, threshold: how it was calibrated (:mod:`fedmm.inference.calibrate`); as trained by default.
+    temperature, bias: how it was calibrated (:mod:`fedmm.inference.calibrate`); as trained by default.
+    log_odds_threshold: the log odds, calibrated, from which on the second of two classes is predicted; None for the
+        likeliest class.
     """
 
     folder: Path
@@ -53,7 +56,12 @@ class FinishedRun:
     split: Mapping[str, Any] | None = None
     temperature: float = 1.0
     bias: float = 0.0
-    threshold: float | None = None
+    log_odds_threshold: float | None = None
+
+    @property
+    def threshold(self) -> float | None:
+        """The probability from which on the second of two classes is predicted; None for the likeliest class."""
+        return to_probability(self.log_odds_threshold)
 
     @property
     def model_name(self) -> str:
