@@ -200,6 +200,32 @@ def test_data_that_changed_is_noticed(tmp_path: Path, engine: str) -> None:
         run_experiment(on(rows), tmp_path / "run", resume=True)
 
 
+def test_a_run_with_noise_keeps_no_checksum_of_rows_and_knows_their_numbers(tmp_path: Path) -> None:
+    """Whoever knows all rows of a client but one could try out that one by a checksum."""
+
+    def noisy(rows: int) -> Experiment:
+        model = {"name": "mlp", "hidden": [8], "adversary_hidden": [8], "centre": "none"}
+        return small(
+            data={"name": "moons", "rows": rows},
+            run={"probe_rows": 0},
+            model=model,
+            algorithm={"name": "fedmm"},
+            transmission={"name": "gaussian"},
+        )
+
+    run_until(noisy(40), tmp_path / "run", 2)
+    assert json.loads((tmp_path / "run" / "held.json").read_text()) == {
+        "source-1": "weight 1, source 40 rows [2] float32, target none",
+        "target-1": "weight 1, source none, target 40 rows [2] float32",
+    }
+    (tmp_path / "run" / "experiment.toml").write_text(write_toml(noisy(44).tables()))
+    with pytest.raises(FedmmError, match=r"the data has changed since the run in .* started: client 'source-1' held"):
+        run_experiment(noisy(44), tmp_path / "run", resume=True)
+    (tmp_path / "run" / "experiment.toml").write_text(write_toml(noisy(40).tables()))
+    run_experiment(noisy(40), tmp_path / "run", progress=False, resume=True)
+    assert "fingerprint" not in json.loads((tmp_path / "run" / "summary.json").read_text())
+
+
 @pytest.mark.parametrize("text", ["", "[1]", "3", "null", "{"])
 def test_a_damaged_list_of_what_was_held_is_named(tmp_path: Path, text: str) -> None:
     run_until(small(), tmp_path / "run", 2)

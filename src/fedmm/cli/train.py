@@ -188,9 +188,9 @@ def show_comparison(summary: dict[str, Any], folder: Path, *, judged: bool = Fal
 
 
 def _say_verdicts(evidence: dict[str, Any]) -> None:
-    shift = evidence["label_shift"]
-    if shift:
-        say(f"as estimated with {evidence['source_only']}: {shift['sentence']}")
+    estimated = {verdict["source_only"]: shift for verdict in evidence["verdicts"] if (shift := verdict["label_shift"])}
+    for label, shift in estimated.items():
+        say(f"as estimated with {label}: {shift['sentence']}")
     for verdict in evidence["verdicts"]:
         say(f"{verdict['label']}: {verdict['sentence']}")
     if evidence["note"]:

@@ -24,7 +24,7 @@ from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, tell_apart
 from fedmm.data.readers.arrays import ARRAYS
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.inference.load_run import FinishedRun
-from fedmm.training.fingerprint import fingerprint_split, same_split
+from fedmm.training.fingerprint import SOURCE_PARTS, fingerprint_pair, same_data
 
 TEST = "test"
 ASIDE = "source-validation"
@@ -96,7 +96,7 @@ def _load_own_rows(run: FinishedRun, which: str = TEST) -> dict[str, Labelled | 
     """Rows of the run's own data set by their words; which: of these, those that are to be used."""
     pair = run.experiment.data.load()
     require(
-        which == TEST or run.split is None or same_split(run.split, fingerprint_split(pair)),
+        which == TEST or run.fingerprint is None or same_data(run.fingerprint, fingerprint_pair(pair), SOURCE_PARTS),
         f"the data of {run.folder} has other source rows now, or deals them otherwise, than when it was trained, so "
         f"that {which} may hold rows it was trained on; name a file of other rows, or train it again",
     )

@@ -58,6 +58,9 @@ def read_tuned(folder: Path) -> TuningResult:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         require(state["format"] == "fedmm-tune-1", f"{path} was written by another version of fedmm")
+        require(
+            state["verdict"] is not None, f"{path} is of a tuning that has not ended; `fedmm tune --resume` goes on"
+        )
         chosen = str(state["verdict"]["label"])
         signals = [str(name) for name in state.get("signals", SIGNALS)]
         rows = [
@@ -82,8 +85,12 @@ def read_tuned(folder: Path) -> TuningResult:
         notes = [str(note) for note in [*state["notes"], state["ended"]] if note]
         sentence, metric = str(state["verdict"]["sentence"]), str(state.get("metric", ""))
         return TuningResult(chosen, sentence, notes, rungs, rows, metric, signals)
+    except FedmmError:
+        raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
-        raise FedmmError(f"{path} does not describe a finished tuning; let `fedmm tune --resume` end") from problem
+        raise FedmmError(
+            f"{path} is damaged, so the tuning can be neither shown nor continued; name the folders of its runs"
+        ) from problem
 
 
 def _spread(values: object) -> str:
