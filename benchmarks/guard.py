@@ -1,4 +1,4 @@
-"""Measure what the guard saves when DANN by plain FedMM diverges: no guard against ``rollback``.
+"""Measure what the guard saves: DANN by plain FedMM with diverging penalties, with the guard off and with ``rollback``.
 
     python benchmarks/guard.py [--case digits] [--device cpu] [--rounds N] [--out FILE] [--quick]
 

@@ -130,7 +130,7 @@ def measure_runs(
 
 
 def measure_speed(results: Results, folder: Path, settings: dict[str, Setting], args: argparse.Namespace) -> None:
-    """Measure seconds per round of both, one after the other."""
+    """Measure seconds per round of both, one after the other, with nothing running alongside."""
     for theirs, ours in PAIRS.items():
         label = f"{theirs} beside {args.device} and {os.cpu_count()} cores"
         if theirs not in args.pairs or label in results.part("speed"):
