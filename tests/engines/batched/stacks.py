@@ -446,7 +446,7 @@ OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | 
     "auc, square": AUC(form="square"),
     "auc, given": AUC(margin=0.5, positive_share=0.4),
     "auc, partial": AUC(max_fpr=0.3),
-    "auc, scaled": AUC(scaled=True),
+    "auc, scaled": AUC(margin=0.5, scaled=True),
     "source_only, balanced": SourceOnly(class_weights="balanced"),
     "cdan, detached": CDAN(nu=0.3, detach_softmax=True),
     "cdan, by entropy": CDAN(nu=0.3, entropy_weighting=True),
