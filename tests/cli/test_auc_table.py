@@ -530,7 +530,7 @@ def test_a_table_without_a_target_is_compared_and_tuned(
     assert "the choice was made on the test rows, so the test flatters it" in " ".join(same.out.split())
     for words, sentence in (
         (("tune", "--metric", "f1"), "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
-        (("tune", "--set", "data.validation_share=0.9"), "held_out and validation_share must be below 1 together"),
+        (("tune", "--set", "data.validation_share=0.9"), "held_out and validation_share must sum to less than 1"),
     ):
         refused = command(words[0], file, *words[1:], "--out", tmp_path / "refused")
         assert refused.code == 2
