@@ -82,7 +82,7 @@ if _typing.TYPE_CHECKING:
     from fedmm.training.solve import solve as solve
 
 _TABLES = ("fedmm.algorithms", "fedmm.objectives")
-"""Rooms whose whole ``__all__`` is public here: every row of their tables can be imported from ``fedmm``."""
+"""Packages whose whole ``__all__`` is public here: every class in their tables can be imported from ``fedmm``."""
 
 _HOME = {
     "fedmm.config.presets": ("Preset", "preset"),
@@ -131,20 +131,20 @@ _HOME = {
     "fedmm.training.predictor": ("Predictor", "load_model"),
     "fedmm.training.solve": ("FunctionClient", "Solution", "solve"),
 }
-"""Where every other name is defined. It is imported on first use, so what needs no torch starts at once."""
+"""Where every other name is defined. Modules are imported on first use, so that what needs no torch starts fast."""
 
 _RENAMED = {"Stopping": "EarlyStopping"}
-"""Names that still work, with a warning, and what they are called now."""
+"""Old names that still work, with a deprecation warning, and their new names."""
 
 
 def _public_names() -> list[str]:
-    """All public names: words in capitals, then other classes, then functions."""
+    """Return all public names: constants in capitals, then other classes, then functions."""
     names = {name for names in _HOME.values() for name in names}
     names.update(name for room in _TABLES for name in _import_module(room).__all__)
     return sorted(names, key=lambda name: (not name.isupper(), name[0].islower(), name))
 
 
-if not _typing.TYPE_CHECKING:  # a type checker would take it for leave to ask for any name
+if not _typing.TYPE_CHECKING:  # with it, a type checker would accept any name
 
     def __getattr__(name: str) -> object:
         if name in _RENAMED:

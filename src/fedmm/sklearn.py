@@ -1,4 +1,4 @@
-"""Federated domain adaptation as a scikit-learn estimator: a thin face of :func:`fedmm.adapt`."""
+"""Federated domain adaptation as a scikit-learn estimator: a thin wrapper around :func:`fedmm.adapt`."""
 
 from __future__ import annotations
 
@@ -29,24 +29,24 @@ from fedmm.training.clients import Client
 __all__ = ["MASKED", "FederatedAdapter"]
 
 MASKED = -1
-"""The label of a row without a label, as skada has it."""
+"""The label of unlabelled rows, as in skada."""
 
 
 class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     """A classifier for target domains, trained over clients that each hold one domain.
 
-    ``fit(X, y, sample_domain)`` follows skada: a domain of 0 or more is a source, a negative one a target, and every
-    domain becomes a client of its own. Labels of target rows are not looked at; by custom they are -1.
+    ``fit(X, y, sample_domain)`` follows skada: domains of 0 or more are sources, negative ones are targets, and every
+    domain becomes its own client. Labels of target rows are ignored; by convention they are -1.
 
     objective, algorithm: a name, such as ``"dann"`` and ``"fedmm_restrained"``, or an instance.
     lr, penalty, local_steps, nu: options of an algorithm or objective that is given by name: both learning rates, both
-        penalties, the local steps of a round, the weight of the domain loss. None: its own default.
-    hidden: widths of the fully connected layers that compute features, where no model is given.
-    model: instead of these, any ``torch.nn.Module`` that maps rows to features, or a :class:`fedmm.Network`.
+        penalties, the local steps per round, the weight of the domain loss. None keeps its default.
+    hidden: widths of the fully connected layers that compute features, if no model is given.
+    model: any ``torch.nn.Module`` that maps rows to features, or a :class:`fedmm.Network`, instead of these layers.
     rounds, batch_size, device: as in :func:`fedmm.adapt`.
-    random_state: a number for the same result each time.
+    random_state: the seed for reproducible results.
 
-    After ``fit``: ``classes_``, ``n_features_in_``, ``feature_names_in_`` where X had names, and ``adapted_``, the
+    After ``fit``: ``classes_``, ``n_features_in_``, ``feature_names_in_`` if X has feature names, and ``adapted_``, the
     :class:`fedmm.Adapted` with its history.
     """
 
@@ -80,11 +80,11 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.random_state = random_state
 
     def fit(self, X: ArrayLike, y: ArrayLike, sample_domain: ArrayLike | None = None) -> Self:
-        """Train on rows X ``[rows, features]`` with labels y ``[rows]`` of the domains ``sample_domain`` ``[rows]``.
+        """Train on rows X ``[rows, features]`` with labels y ``[rows]`` and domains ``sample_domain`` ``[rows]``.
 
-        Without ``sample_domain`` rows whose label is -1, None or NaN are one target domain and the others one source;
-        where the labels are -1 and one other number, both are classes. Without any target the network is trained on
-        the source alone, whatever the objective.
+        Without ``sample_domain``, rows labelled -1, None or NaN form one target domain and all others one source
+        domain; if the labels are -1 and one other number, both are classes. Without any target the network is trained
+        on the source only, whatever the objective.
         """
         rows: NDArray[np.float32] = validate_data(self, X, dtype=np.float32)
         labels = _labels(y)
@@ -127,22 +127,22 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return self
 
     def predict(self, X: ArrayLike) -> NDArray[Any]:
-        """The predicted label of each row, one of ``classes_``."""
+        """Return the predicted label of each row, one of ``classes_``."""
         chosen = self._probabilities(X).argmax(axis=1)
         return np.asarray(self.classes_[chosen])
 
     def predict_proba(self, X: ArrayLike) -> NDArray[Any]:
-        """The probability of each class in the order of ``classes_``: ``[rows, classes]``."""
+        """Return the probability of each class in the order of ``classes_``, ``[rows, classes]``."""
         return self._probabilities(X)
 
     def score(self, X: ArrayLike, y: ArrayLike, sample_weight: ArrayLike | None = None) -> float:
-        """The accuracy on the rows that have a label: those whose label is masked (-1, None, NaN) are left out."""
+        """Return the accuracy on labelled rows, without those labelled None, NaN or, unless it is a class, -1."""
         labels, predicted = _labels(y), self.predict(X)
         check_consistent_length(predicted, labels)
         known = ~_missing(labels)
         if MASKED not in self.classes_.tolist():
             known &= labels != MASKED
-        require(bool(known.any()), "no row has a label to score by; give some")
+        require(bool(known.any()), "no row has a label, so there is nothing to score")
         weight = None if sample_weight is None else np.asarray(sample_weight)[known]
         given = np.array(labels[known].tolist())
         return float(accuracy_score(given, predicted[known], sample_weight=weight))
@@ -175,11 +175,11 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 
 def _choose(what: str, given: Any, kind: type, table: dict[str, Any], options: dict[str, Any]) -> Any:
-    """An instance of ``kind``, given as such or by its name with options, of which those that are None are left out."""
+    """Return an instance of ``kind``, given as such or by name with options; options that are None are left out."""
     options = {name: value for name, value in options.items() if value is not None}
     if isinstance(given, kind):
         more = ", ".join(options)
-        require(not options, f"{more} cannot be given beside an instance as {what}; give the instance its options")
+        require(not options, f"{more} cannot be combined with an instance as {what}; set these options on the instance")
         return given
     if not isinstance(given, str):
         raise FedmmError(f"{what} must be a name ({', '.join(table)}) or an instance, not {given!r:.60}")
@@ -195,7 +195,7 @@ def _choose(what: str, given: Any, kind: type, table: dict[str, Any], options: d
 
 
 def _plain(value: Any) -> Any:
-    """A number of numpy's as one of Python's."""
+    """Return a NumPy scalar as a Python number, and anything else unchanged."""
     return value.item() if isinstance(value, np.generic) else value
 
 
@@ -206,7 +206,7 @@ def _whole(name: str, value: Any) -> int:
 
 
 def _labels(y: Any) -> NDArray[Any]:
-    """y as an array ``[rows]``."""
+    """Return y as an array ``[rows]``."""
     if y is None:
         raise FedmmError("FederatedAdapter requires y to be passed, but the target y is None")
     y = np.asarray(y)
@@ -216,7 +216,7 @@ def _labels(y: Any) -> NDArray[Any]:
 
 
 def _missing(labels: NDArray[Any]) -> NDArray[np.bool_]:
-    """Which labels are None or NaN."""
+    """Return which labels are None or NaN."""
     if labels.dtype.kind == "f":
         missing: NDArray[np.bool_] = np.isnan(labels)
         return missing
@@ -225,7 +225,7 @@ def _missing(labels: NDArray[Any]) -> NDArray[np.bool_]:
 
 
 def _domains(sample_domain: Any, labels: NDArray[Any]) -> NDArray[np.int64]:
-    """The domain of each row, int64 ``[rows]``; without ``sample_domain`` 1 for labelled rows and -2 for others."""
+    """Return each row's domain, int64 ``[rows]``; without ``sample_domain``, 1 for labelled rows and -2 for others."""
     if sample_domain is None:
         masked = _missing(labels)
         numeric = labels.dtype.kind in "iuf" and len(np.unique(labels[~masked])) > 2
@@ -236,7 +236,5 @@ def _domains(sample_domain: Any, labels: NDArray[Any]) -> NDArray[np.int64]:
         given.ndim == 1 and given.dtype.kind in "iuf" and bool((given == np.round(given)).all()),
         "sample_domain must hold a whole number for each row: 0 or more for a source domain, negative for a target",
     )
-    require(
-        len(given) == len(labels), f"sample_domain has {len(given)} numbers for {len(labels)} rows; they must agree"
-    )
+    require(len(given) == len(labels), f"sample_domain has {len(given)} entries, but there are {len(labels)} rows")
     return given.astype(np.int64)

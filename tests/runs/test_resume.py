@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     newest.write_bytes({"truncated": content[:middle], "flipped": flipped, "empty": b""}[damage])
     said: list[str] = []
     run_experiment(each, tmp_path / "run", progress=False, resume=True, say=said.append)
-    (damaged,) = (line for line in said if "the checkpoint before it is tried" in line)
+    (damaged,) = (line for line in said if "trying the one before it" in line)
     assert "round-00000007.safetensors" in damaged
     assert "continuing after round 6" in said
     assert model_in(tmp_path / "run") == model_in(tmp_path / "whole")

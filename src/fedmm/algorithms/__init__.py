@@ -1,4 +1,4 @@
-"""One federated method per file; ``ALGORITHMS`` is the table that the CLI, the configuration and the tests go by."""
+"""Federated algorithms; ``ALGORITHMS`` is the table that the CLI, the configuration and the tests use."""
 
 from __future__ import annotations
 

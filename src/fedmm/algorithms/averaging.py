@@ -1,4 +1,4 @@
-"""What the averaging methods share: how a server goes to its clients' mean."""
+"""What averaging algorithms share: how the server moves to its clients' mean."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fedmm.core.validation import flag, positive
 
 @dataclass(frozen=True)
 class Averaging(Algorithm):
-    """A server that follows the mean of its clients' points. A subclass has ``local_steps`` and ``server_lr``.
+    """Base class of algorithms whose server follows its clients' mean; subclasses add ``local_steps``, ``server_lr``.
 
     ================  ======  ====================
     argument          symbol  meaning
     ================  ======  ====================
     server_lr         eta_g   how far the server goes along the optimiser's step; 1 without one is the mean
-    server_optimizer          what makes a step of the mean update: ``none``, ``momentum``, ``adam``, ``yogi``
+    server_optimizer          what turns the mean update into a step: ``none``, ``momentum``, ``adam``, ``yogi``
     normalize_steps           updates count by their mean step: (M / M_i) (z_i - z_0), M the mean of all M_i
     ================  ======  ====================
 
-    Clients that take more steps than others draw the mean to their own saddles; normalised updates (Fed-Norm, Sharma et
-    al., 2023) do not.
+    Clients that take more steps than others pull the mean towards their own saddles; normalised updates (Fed-Norm,
+    Sharma et al., 2023) prevent this.
     """
 
     server_optimizer: ServerOptimizer | str = field(default=NoOptimizer(), kw_only=True)

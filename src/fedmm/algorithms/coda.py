@@ -1,4 +1,4 @@
-"""CODA+ and CODASCA: averaging in stages, each with a fixed point that omega is held near, and smaller steps."""
+"""CODA+ and CODASCA: averaging in stages, each with smaller steps and a fixed point to which omega is pulled."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedmm.core.validation import at_least, per_group, positive
 
 @dataclass(frozen=True)
 class Stages(Averaging):
-    """An averaging method on f + (1 / 2 gamma) ||omega - v||^2, whose v is the server's omega when a stage begins."""
+    """An averaging algorithm on f + (1 / 2 gamma) ||omega - v||^2, with v the server's omega when a stage begins."""
 
     smoothing_min: PerGroup = field(default=0.002, kw_only=True)
     stage_rounds: int = field(default=100, kw_only=True)
@@ -62,12 +62,12 @@ class CODAPlus(Stages, FedAvgGDA):
     =============  =========  ====================
     lr_min         eta_1      step size for omega in the first stage
     lr_max         eta_2      step size for psi in the first stage
-    local_steps    I          local steps a round
+    local_steps    I          local steps per round
     server_lr                 how far the server goes from z_0 to the mean
     smoothing_min  1 / gamma  pull of omega to v
-    stage_rounds   T_0 / I    rounds of a stage
+    stage_rounds   T_0 / I    rounds per stage
     stage_decay               what the step sizes are divided by after a stage
-    (state)        v          ``reference`` of the server, whose half of omega counts
+    (state)        v          ``reference`` of the server, of which only omega is used
     =============  =========  ====================
 
     client:  I times  z <- z - eta (F_i(z) + (1 / gamma) (omega - v, 0)),  from z_0
@@ -75,7 +75,7 @@ class CODAPlus(Stages, FedAvgGDA):
     """
 
     name: ClassVar[str] = "coda_plus"
-    summary: ClassVar[str] = "FedAvgGDA in stages with smaller and smaller steps, held near where each began (CODA+)"
+    summary: ClassVar[str] = "FedAvgGDA in stages with ever smaller steps, pulled to where each stage began (CODA+)"
 
 
 @dataclass(frozen=True)
@@ -87,12 +87,12 @@ class CODASCA(Stages, ScaffoldGDA):
     =============  =========  ====================
     lr_min         eta_1      step size for omega in the first stage
     lr_max         eta_2      step size for psi in the first stage
-    local_steps    I          local steps a round
+    local_steps    I          local steps per round
     server_lr      eta_g      how far the server goes from z_0 to the mean
     smoothing_min  1 / gamma  pull of omega to v
-    stage_rounds   T_0 / I    rounds of a stage
+    stage_rounds   T_0 / I    rounds per stage
     stage_decay               what the step sizes are divided by after a stage
-    (state)        v          ``reference`` of the server, whose half of omega counts
+    (state)        v          ``reference`` of the server, of which only omega is used
     (state)        c_i, c     ``control`` of a client and of the server, as in SCAFFOLD-GDA
     =============  =========  ====================
 
@@ -102,10 +102,10 @@ class CODASCA(Stages, ScaffoldGDA):
     server:  z_0 <- z_0 + eta_g (mean of z_i - z_0);  c <- c + (sum of the changes) / N
              after a stage  v <- omega,  eta <- eta / decay
 
-    The controls hold the pull to v as well, and correct psi as they do omega.
+    The controls include the pull to v, and correct psi in the same way as omega.
     """
 
     name: ClassVar[str] = "codasca"
     summary: ClassVar[str] = (
-        "SCAFFOLD-GDA in stages with smaller and smaller steps, held near where each began (CODASCA)"
+        "SCAFFOLD-GDA in stages with ever smaller steps, pulled to where each stage began (CODASCA)"
     )

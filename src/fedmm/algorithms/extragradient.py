@@ -1,4 +1,4 @@
-"""Local extragradient: look a step ahead, and step from where one stands."""
+"""Local extragradient: evaluate the field one step ahead, and step from the current point."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from fedmm.core.algorithm import Coefficients, State
 
 @dataclass(frozen=True)
 class Extragradient(FedAvgGDA):
-    """Local extragradient steps, then the mean.
+    """Local extragradient steps, followed by averaging.
 
-    The field at the point that a plain step would reach sees the rotation of the game, which a plain step misses: on
-    x y, where descent-ascent moves away from the saddle, extragradient approaches it. A step costs two gradients.
+    The field at the point that a plain step would reach accounts for the rotation of the game: on x y, where
+    descent-ascent moves away from the saddle, extragradient approaches it. A step costs two gradients.
 
     ===========  ======  ====================
     argument     symbol  meaning
     ===========  ======  ====================
     lr_min       eta_1   step size for omega
     lr_max       eta_2   step size for psi
-    local_steps  M_i     local steps a round
+    local_steps  M_i     local steps per round
     server_lr            how far the server goes from z_0 to the mean
     ===========  ======  ====================
 

@@ -13,18 +13,18 @@ from fedmm.core.algorithm import Coefficients, LocalSteps, State
 
 @dataclass(frozen=True)
 class FedAvgGDA(Averaging):
-    """M_i local descent-ascent steps a round, then the mean.
+    """M_i local descent-ascent steps per round, followed by averaging.
 
     ===========  ======  ====================
     argument     symbol  meaning
     ===========  ======  ====================
     lr_min       eta_1   step size for omega
     lr_max       eta_2   step size for psi
-    local_steps  M_i     local steps a round
+    local_steps  M_i     local steps per round
     server_lr            how far the server goes from z_0 to the mean; the paper's rule is 1
     ===========  ======  ====================
 
-    A server's optimiser and normalised updates are options of all averaging methods: see ``Averaging``.
+    All averaging algorithms also have options for a server optimiser and normalised updates: see ``Averaging``.
 
     client:  M_i times  z <- z - eta F_i(z),  from z_0
     server:  z_0 <- mean of z_i

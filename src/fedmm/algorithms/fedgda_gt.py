@@ -1,4 +1,4 @@
-"""FedGDA-GT and SAGDA: local steps that follow the mean field, which a first step tells."""
+"""FedGDA-GT and SAGDA: local steps along the mean field, which a first round of one step reveals."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from fedmm.core.validation import positive
 
 @dataclass(frozen=True)
 class FedGDAGT(Algorithm):
-    """Local descent-ascent steps, corrected by the fields at the server's point: gradient tracking.
+    """Gradient tracking: local descent-ascent steps, corrected by the fields at the server's point.
 
-    With batches of all rows it is FedGDA-GT (Sun and Wei, 2022), which converges linearly with constant rates where f
-    is strongly convex in omega and strongly concave in psi; with smaller ones it is SAGDA (Yang et al., 2022).
+    With full batches it is FedGDA-GT (Sun and Wei, 2022), which converges linearly with constant rates if f is strongly
+    convex in omega and strongly concave in psi; with smaller batches it is SAGDA (Yang et al., 2022).
 
     ===========  ======  ====================
     argument     symbol  meaning
@@ -29,7 +29,7 @@ class FedGDAGT(Algorithm):
     lr_max       eta_2   step size for psi
     local_steps  M_i     local steps of two rounds together, at least 2
     server_lr            how far the server goes from the mean of the first steps to that of the others
-    (state)      p_i     ``first_step`` of a client, the point that it led to
+    (state)      p_i     ``first_step`` of a client: the point after its first step
     ===========  ======  ====================
 
     first   client:  p_i <- z_0 - eta F_i(z_0),  upload p_i
@@ -37,9 +37,9 @@ class FedGDAGT(Algorithm):
     second  client:  M_i - 1 times  z <- z - eta F_i(z) - (p_i - z_0),  from z_0,  upload z_i
             server:  z_0 <- mean of z_i
 
-    The papers write F_i(z) - F_i(z_0) + mean F(z_0) with z_0 before the first steps. With their points p_i,
-    eta times the last two is p_i less their mean, which is the new z_0, and their first local step leads from the old
-    one to the new one: what they exchange in one round of two vectors each way are here two rounds of one.
+    The papers step along F_i(z) - F_i(z_0) + mean F(z_0), with z_0 the point before the first steps. Here eta times the
+    last two terms is p_i minus the mean of all p_i, which is the new z_0, and the papers' first local step leads from
+    the old z_0 to the new one. One round of theirs, with two vectors each way, is two rounds with one vector here.
     """
 
     name: ClassVar[str] = "fedgda_gt"
@@ -55,7 +55,7 @@ class FedGDAGT(Algorithm):
         given = self.local_steps
         counts = given.values() if isinstance(given, Mapping) else given if isinstance(given, Sequence) else [given]
         require(
-            min(counts) >= 2, f"local_steps of {self.name} must be at least 2: the first of them has a round of its own"
+            min(counts) >= 2, f"local_steps of {self.name} must be at least 2: the first step takes a separate round"
         )
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:

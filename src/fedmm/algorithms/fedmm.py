@@ -15,7 +15,7 @@ from fedmm.core.validation import per_group, within
 
 @dataclass(frozen=True)
 class FedMM(Algorithm):
-    """Local descent-ascent on the augmented Lagrangian, with a dual variable at each client that never travels.
+    """Local descent-ascent on the augmented Lagrangian, with a dual variable that never leaves its client.
 
     ===========  ================  ====================
     argument     symbol            meaning
@@ -25,26 +25,26 @@ class FedMM(Algorithm):
     penalty_min  mu_1              penalty on omega's distance to the server's point
     penalty_max  mu_2              penalty on psi's distance to the server's point
     dual_decay   eta_3             the share with which the duals move the server's point is eta_3^t
-    local_steps  M_i               local steps a round
+    local_steps  M_i               local steps per round
     (state)      lambda_i, beta_i  the two halves of ``dual``, signed so that both are added; 0 at the start
     (state)      h                 ``mean_dual`` of the server; 0 at the start
     ===========  ================  ====================
 
-    The paper's box, in which all N clients take part in every round:
+    The paper's algorithm, in which all N clients take part in every round:
 
     client:  M_i times  z <- z - eta (F_i(z) + mu (z - z_0) + dual_i),  from z_0
              dual_i <- dual_i + mu (z_i - z_0)
              upload z_i + (eta_3^t / mu) dual_i
     server:  z_0 <- mean of the uploads
 
-    What is computed here is the same for them, at the same bytes, and stays right for any clients of a round:
+    The equivalent that is computed here sends as many bytes, and stays correct if only some clients take part:
 
     client:  the same, but upload z_i
     server:  h <- h + (mu / N) (sum of z_i - z_0 over the clients of the round)
              z_0 <- mean of z_i over the clients of the round + (eta_3^t / mu) h
 
-    h is the mean of all N duals, also of those clients that are not there: a dual changes only when its client is
-    counted, and then by what h gains. docs/participation.md derives it.
+    h is the mean of all N duals, including those of absent clients: a dual changes only when its client is counted,
+    and h gains 1 / N of that change. docs/participation.md derives this.
     """
 
     name: ClassVar[str] = "fedmm"

@@ -15,7 +15,7 @@ from fedmm.core.validation import per_group
 
 @dataclass(frozen=True)
 class FedProxGDA(Averaging):
-    """Local descent-ascent steps that are held near the server's point, then the mean.
+    """Local descent-ascent steps that are pulled towards the server's point, followed by averaging.
 
     ===========  ======  ====================
     argument     symbol  meaning
@@ -24,7 +24,7 @@ class FedProxGDA(Averaging):
     lr_max       eta_2   step size for psi
     penalty_min  mu_1    pull of omega to the server's point
     penalty_max  mu_2    pull of psi to the server's point
-    local_steps  M_i     local steps a round
+    local_steps  M_i     local steps per round
     server_lr            how far the server goes from z_0 to the mean; the paper's rule is 1
     ===========  ======  ====================
 

@@ -12,7 +12,7 @@ from fedmm.core.algorithm import Algorithm, Coefficients, State
 
 @dataclass(frozen=True)
 class FedSGDA(Algorithm):
-    """One local descent-ascent step a round, then the mean.
+    """One local descent-ascent step per round, followed by averaging.
 
     ==========  ======  ====================
     argument    symbol  meaning

@@ -16,19 +16,19 @@ from fedmm.core.validation import fraction
 
 @dataclass(frozen=True)
 class FedSGDAM(Algorithm):
-    """Local steps along an estimate u of the field, corrected by what the batch changed since the last point.
+    """Local steps along an estimate u of the field, corrected by how the batch's field changed since the last point.
 
-    F_i(z) - F_i(z') on one batch has less noise than either, so that u has less noise than a single batch, and follows
-    the point without the delay of momentum. With exact fields u is F_i(z). A step costs two gradients.
+    F_i(z) - F_i(z') on one batch has less noise than either term, so u has less noise than a single batch and tracks
+    the field without the lag of momentum. With exact fields u is F_i(z). A step costs two gradients.
 
     ===========  ======  ====================
     argument     symbol  meaning
     ===========  ======  ====================
     lr_min       eta_1   step size for omega
     lr_max       eta_2   step size for psi
-    local_steps  M_i     local steps a round
-    momentum     1 - a   what is kept of the estimate's error in a step; 0 is FedAvgGDA
-    (state)      u       ``estimate`` of the server; it begins as the first field
+    local_steps  M_i     local steps per round
+    momentum     1 - a   the share of the estimate's error that a step keeps; 0 is FedAvgGDA
+    (state)      u       ``estimate`` of the server; it starts as the first field
     ===========  ======  ====================
 
     client:  M_i times  u <- F_i(z) + (1 - a) (u - F_i(z')),  z' the point before, both fields on the same batch
@@ -36,8 +36,8 @@ class FedSGDAM(Algorithm):
              upload z_i and u_i
     server:  z_0 <- mean of z_i;  u_0 <- mean of u_i
 
-    The first z' of a round is the mean of the clients' points before their last steps, z_0 + eta u_0: it needs no
-    vector of its own.
+    The first z' of a round is the mean of the clients' points before their last steps. It equals z_0 + eta u_0, so it
+    need not be sent.
     """
 
     name: ClassVar[str] = "fedsgda_m"

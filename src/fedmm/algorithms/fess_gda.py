@@ -1,4 +1,4 @@
-"""FESS-GDA: averaging whose server is held near a centre that follows it slowly."""
+"""FESS-GDA: averaging with a server that is pulled to a centre, which follows it slowly."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from fedmm.core.validation import per_group, within
 
 @dataclass(frozen=True)
 class FESSGDA(FedAvgGDA):
-    """FedAvgGDA on f + (p / 2) ||omega - s||^2, whose centre s follows omega; the server alone takes the pull.
+    """FedAvgGDA on f + (p / 2) ||omega - s||^2, whose centre s follows omega; only the server applies the pull.
 
     =============  ======  ====================
     argument       symbol  meaning
     =============  ======  ====================
     lr_min         eta_1   step size for omega
     lr_max         eta_2   step size for psi
-    local_steps    M_i     local steps a round; K is their mean over the clients
+    local_steps    M_i     local steps per round; K is their mean over the clients
     server_lr      eta_g   how far the server goes from z_0 to the mean
     smoothing_min  p       pull of omega to its centre; 0 for both is FedAvgGDA
-    smoothing_max          the same of psi, which the paper leaves alone
+    smoothing_max          the same for psi, which the paper leaves out
     centre_rate    beta    how far the centre goes to the server's point in a round
     (state)        s       ``centre`` of the server; z_0 at the start
     =============  ======  ====================

@@ -1,4 +1,4 @@
-"""Momentum Local SGDA: steps along a running mean of the fields, which travels with the point."""
+"""Momentum Local SGDA: steps along a running mean of the fields, which is averaged like the point."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fedmm.core.validation import fraction
 
 @dataclass(frozen=True)
 class MomentumGDA(FedAvgGDA):
-    """Local descent-ascent steps along a running mean d of the fields; the server takes the mean of z_i and of d_i.
+    """Local descent-ascent steps along a running mean d of the fields; the server averages both z_i and d_i.
 
     ===========  ==============  ====================
     argument     symbol          meaning
     ===========  ==============  ====================
     lr_min       alpha eta_1     step size for omega
     lr_max       alpha eta_2     step size for psi
-    local_steps  M_i             local steps a round
+    local_steps  M_i             local steps per round
     server_lr                    how far the server goes from z_0 to the mean
-    momentum     1 - beta alpha  m, what is kept of d in a step; 0 is FedAvgGDA
-    (state)      d               ``direction`` of the server; it begins as the first field
+    momentum     1 - beta alpha  m, the share of d that a step keeps; 0 is FedAvgGDA
+    (state)      d               ``direction`` of the server; it starts as the first field
     ===========  ==============  ====================
 
     client:  M_i times  d <- m d + (1 - m) F_i(z);  z <- z - eta d,  from z_0 and d_0

@@ -16,17 +16,17 @@ from fedmm.core.validation import at_least
 
 @dataclass(frozen=True)
 class ProximalPoint(FedAvgGDA):
-    """Local steps towards the proximal point w = a - eta F_i(w) of an anchor a, which then moves there; then the mean.
+    """Local steps to the proximal point w = a - eta F_i(w) of an anchor a, which then moves there; then averaging.
 
-    Where eta L < 1, with L the Lipschitz constant of F_i, w goes to the resolvent (I + eta F_i)^-1 a: an implicit step,
-    which is stable on games that only rotate. A local step costs one gradient, on a batch of its own.
+    If eta L < 1, with L the Lipschitz constant of F_i, w converges to the resolvent (I + eta F_i)^-1 a: an implicit
+    step, which is stable on purely rotational games. Each local step costs one gradient, on a new batch.
 
     ===========  ======  ====================
     argument     symbol  meaning
     ===========  ======  ====================
     lr_min       eta_1   step size for omega
     lr_max       eta_2   step size for psi
-    local_steps  M_i     local steps a round
+    local_steps  M_i     local steps per round
     server_lr            how far the server goes from z_0 to the mean
     inner_steps  K       local steps from one anchor; 2 is extragradient with two batches, 1 would be FedAvgGDA
     ===========  ======  ====================
@@ -35,8 +35,8 @@ class ProximalPoint(FedAvgGDA):
              upload w
     server:  z_0 <- mean of w_i
 
-    The last anchor of a round so takes K to 2 K - 1 steps, or all M_i where these are fewer: a remainder of one step
-    would be a plain one, which leaves the saddle of a game that rotates. ``normalize_steps`` counts anchors, not steps.
+    So the last anchor of a round gets K to 2 K - 1 steps, or all M_i if these are fewer: a remainder of one step would
+    be a plain step, which leaves the saddle of a rotational game. ``normalize_steps`` counts anchors, not steps.
     """
 
     name: ClassVar[str] = "proximal_point"

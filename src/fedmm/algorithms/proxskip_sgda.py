@@ -1,4 +1,4 @@
-"""ProxSkip-SGDA: controls that a round's mean corrects, and rounds of random length."""
+"""ProxSkip-SGDA: control variates, and rounds of random length."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from fedmm.core.validation import at_least
 
 @dataclass(frozen=True)
 class ProxSkipSGDA(Algorithm):
-    """Local descent-ascent steps with a control h_i, and after each step a mean with probability p.
+    """Local descent-ascent steps with a control variate h_i; each step is followed by averaging with probability p.
 
-    A round is what lies between two means, so that its number of steps is geometric with mean 1 / p. It is drawn from
-    the run's seed, the same at all clients.
+    A round ends when the clients are averaged, so its number of steps is geometric with mean 1 / p. It is drawn from
+    the run's seed and is the same at all clients.
 
     ==========  ======  ====================
     argument    symbol  meaning
     ==========  ======  ====================
     lr_min      g_1     step size for omega
     lr_max      g_2     step size for psi
-    mean_steps  1 / p   the mean number of local steps a round; at most 10 times as many are taken
+    mean_steps  1 / p   the mean number of local steps per round; at most 10 times as many are taken
     (state)     h_i     h - dual_i, with ``dual`` of the client
     (state)     h       ``mean_dual`` of the server, the mean of all dual_i; 0 at the start, as all duals
     ==========  ======  ====================
@@ -36,8 +36,8 @@ class ProxSkipSGDA(Algorithm):
              upload z_i
     server:  z_0 <- mean of z_i;  h <- h + (p / (g N)) (sum of z_i - z_0 over the clients of the round)
 
-    The paper's h_i <- h_i + (p / g) (z_0 - z_i), with the new z_0, is h - dual_i when all clients take part; their sum
-    is 0 then and, in this form, also when some do not. g is the rate without its schedule where it divides.
+    If all clients take part, h - dual_i is the paper's h_i <- h_i + (p / g) (z_0 - z_i), with the new z_0. The h_i then
+    sum to 0, and in this form also if some clients are absent. Where g divides, it is the rate without its schedule.
     """
 
     name: ClassVar[str] = "proxskip_sgda"

@@ -1,4 +1,4 @@
-"""SCAFFOLD-GDA: control variates instead of duals, the strongest rival of FedMM we know."""
+"""SCAFFOLD-GDA: control variates instead of duals; FedMM's strongest competitor that we know of."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedmm.core.algorithm import Aggregated, Coefficients, LocalSteps, State
 
 @dataclass(frozen=True)
 class ScaffoldGDA(Averaging):
-    """Local descent-ascent steps corrected by the difference of the server's and the client's mean field.
+    """Local descent-ascent steps, corrected by the difference between the server's and the client's mean field.
 
     Not in the paper: Karimireddy et al. (2020), option II, on the signed field. It sends two vectors each way.
 
@@ -23,7 +23,7 @@ class ScaffoldGDA(Averaging):
     ===========  ======  ====================
     lr_min       eta_1   step size for omega
     lr_max       eta_2   step size for psi
-    local_steps  M_i     local steps a round
+    local_steps  M_i     local steps per round
     server_lr    eta_g   how far the server goes from z_0 to the mean
     (state)      c_i, c  ``control`` of a client and of the server; 0 at the start
     ===========  ======  ====================
@@ -33,7 +33,7 @@ class ScaffoldGDA(Averaging):
              upload z_i and the change of c_i
     server:  z_0 <- z_0 + eta_g (mean of z_i - z_0);  c <- c + (sum of the changes) / N
 
-    The mean is over the clients of the round, the sum too, and N counts all: so c stays the mean of all c_i.
+    Mean and sum are over the clients of the round, and N counts all clients, so c stays the mean of all c_i.
     """
 
     name: ClassVar[str] = "scaffold_gda"
@@ -53,7 +53,7 @@ class ScaffoldGDA(Averaging):
         return z - c.lr * (F - client["control"] + sent["control"])
 
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
-        # Where a schedule's rate is 0 nothing moved, the mean field of the steps is not known, and the control stays.
+        # If the schedule's rate is 0, nothing moved and the steps' mean field is unknown, so the control stays.
         mean_field = torch.where(c.lr > 0, (sent["z"] - z) / (c.steps * c.lr), sent["control"])
         control = client["control"] - sent["control"] + mean_field
         return {"z": z, "control_change": control - client["control"]}, {"control": control}

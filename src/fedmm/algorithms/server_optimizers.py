@@ -1,7 +1,7 @@
-"""What a server makes of its clients' mean update: the update itself, or the step of an optimiser that follows it.
+"""Server optimisers, which turn the clients' mean update into the server's step.
 
-Reddi et al. (2021), *Adaptive Federated Optimization*, on the signed field: D = mean of z_i - z_0 stands for minus the
-gradient. An optimiser keeps vectors ``[..., size]`` of its own at the server; nothing more is sent.
+Reddi et al. (2021), *Adaptive Federated Optimization*, on the signed field: D = mean of z_i - z_0 takes the place of
+the negative gradient. An optimiser keeps its own vectors ``[..., size]`` at the server; nothing more is sent.
 """
 
 from __future__ import annotations
@@ -22,20 +22,20 @@ class ServerOptimizer(ABC):
     """Turns a mean update into a step."""
 
     KEPT: ClassVar[tuple[str, ...]] = ("moment", "second_moment")
-    """The names that an optimiser's vectors may have in a server's state."""
+    """The names of an optimiser's vectors in the server's state."""
 
     def init(self, z: Tensor) -> State:
-        """Its vectors at the start."""
+        """Return its initial vectors."""
         return {}
 
     @abstractmethod
     def step(self, kept: State, update: Tensor) -> tuple[Tensor, State]:
-        """The step for an update D, and its vectors afterwards. kept: among other vectors, its own."""
+        """Return the step for an update D, and its new vectors. kept: a state that includes its old ones."""
 
 
 @dataclass(frozen=True)
 class NoOptimizer(ServerOptimizer):
-    """The mean update itself."""
+    """The step is the mean update itself."""
 
     def step(self, kept: State, update: Tensor) -> tuple[Tensor, State]:
         return update, {}
@@ -43,7 +43,7 @@ class NoOptimizer(ServerOptimizer):
 
 @dataclass(frozen=True)
 class ServerMomentum(ServerOptimizer):
-    """FedAvgM: m <- b m + D, the step."""
+    """FedAvgM: m <- b m + D, and the step is m."""
 
     momentum: float = 0.9
 
@@ -62,7 +62,7 @@ class ServerMomentum(ServerOptimizer):
 class ServerAdam(ServerOptimizer):
     """FedAdam: m <- b_1 m + (1 - b_1) D;  v <- v - (1 - b_2) (v - D^2);  the step is m / (sqrt(v) + tau).
 
-    momentum: b_1. second_momentum: b_2. epsilon: tau; v begins as tau^2, and neither moment is corrected for its start.
+    momentum: b_1. second_momentum: b_2. epsilon: tau; v starts at tau^2, and neither moment is bias-corrected.
     """
 
     momentum: float = 0.9
@@ -78,7 +78,7 @@ class ServerAdam(ServerOptimizer):
         return {"moment": torch.zeros_like(z), "second_moment": torch.full_like(z, self.epsilon**2)}
 
     def second(self, second: Tensor, square: Tensor) -> Tensor:
-        """What the second moment changes by, over 1 - b_2."""
+        """Return the decrease of the second moment, divided by 1 - b_2."""
         return second - square
 
     def step(self, kept: State, update: Tensor) -> tuple[Tensor, State]:
@@ -90,7 +90,7 @@ class ServerAdam(ServerOptimizer):
 
 @dataclass(frozen=True)
 class ServerYogi(ServerAdam):
-    """FedYogi: FedAdam with v <- v - (1 - b_2) sign(v - D^2) D^2, which shrinks slowly where updates do."""
+    """FedYogi: FedAdam with v <- v - (1 - b_2) sign(v - D^2) D^2, so that v shrinks slowly when updates get small."""
 
     def second(self, second: Tensor, square: Tensor) -> Tensor:
         return (second - square).sign() * square
@@ -105,12 +105,12 @@ SERVER_OPTIMIZERS: dict[str, type[ServerOptimizer]] = {
 
 
 def as_server_optimizer(value: object) -> ServerOptimizer:
-    """An optimiser that is given as such, or by its name in ``SERVER_OPTIMIZERS``."""
+    """Return an optimiser given as an instance or by its name in ``SERVER_OPTIMIZERS``."""
     if isinstance(value, str):
         if value not in SERVER_OPTIMIZERS:
             raise unknown("server_optimizer", value, SERVER_OPTIMIZERS)
         return SERVER_OPTIMIZERS[value]()
     if not isinstance(value, ServerOptimizer):
         got = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-        raise FedmmError(f"server_optimizer must be one such as fedmm.ServerAdam(), or its name, not {got}")
+        raise FedmmError(f"server_optimizer must be an instance such as fedmm.ServerAdam(), or its name, not {got}")
     return value

@@ -1,4 +1,4 @@
-"""Local SGDA+: the adversary answers a snapshot of the network."""
+"""Local SGDA+: the adversary ascends at a snapshot of the network."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from fedmm.core.validation import at_least
 
 @dataclass(frozen=True)
 class SGDAPlus(FedAvgGDA):
-    """Local descent-ascent steps whose psi ascends at a snapshot of omega, which the server renews every S rounds.
+    """Local descent-ascent steps in which psi ascends at a snapshot of omega, which the server renews every S rounds.
 
-    While the snapshot stands, psi climbs one fixed concave function, whatever omega does. A step costs two gradients.
+    Between renewals psi climbs one fixed function (concave if f is), whatever omega does. A step costs two gradients.
 
     ==============  =============  ====================
     argument        symbol         meaning
     ==============  =============  ====================
     lr_min          eta_1          step size for omega
     lr_max          eta_2          step size for psi
-    local_steps     M_i            local steps a round
+    local_steps     M_i            local steps per round
     server_lr                      how far the server goes from z_0 to the mean
-    snapshot_every  S              after how many rounds the snapshot is renewed
-    (state)         omega_tilde    ``snapshot`` of the server, whose half of omega counts; z_0 at the start
+    snapshot_every  S              rounds after which the snapshot is renewed
+    (state)         omega_tilde    ``snapshot`` of the server, of which only omega is used; z_0 at the start
     ==============  =============  ====================
 
     client:  M_i times  omega <- omega - eta_1 F_i(omega, psi)

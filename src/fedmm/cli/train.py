@@ -269,7 +269,7 @@ def compare(
         with atomic_write(folder / name) as partial:
             partial.write_text(text, encoding="utf-8")
     draw_compared(folder)
-    console.print(rich_compared(table))
+    console.print(rich_compared(table, console.width))
     for sentence in sentences(table):
         say(sentence)
     say(f"every validator: {folder / 'compare.md'}; picture: {folder / 'compare.png'}")

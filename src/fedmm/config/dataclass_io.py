@@ -1,4 +1,4 @@
-"""Frozen dataclasses from and to tables of plain values, as TOML has them. Every refusal names the key."""
+"""Conversion between frozen dataclasses and tables of plain values, as in TOML. Every error names the key."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Table = dict[str, Any]
 
 
 def choose(rows: Mapping[str, type[T]], table: Mapping[str, Any], section: str) -> T:
-    """The row of a table of classes that ``name`` selects, built from the other keys."""
+    """Build the class that the key ``name`` of a table selects from ``rows``, with the other keys as its options."""
     name = table.get("name")
     require(isinstance(name, str), f"{section}.name must say which one to use: {', '.join(sorted(rows))}")
     if name not in rows:
@@ -26,7 +26,7 @@ def choose(rows: Mapping[str, type[T]], table: Mapping[str, Any], section: str) 
 
 
 def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
-    """A dataclass from a table; unknown keys, wrong types and values it refuses are named as ``section.key``."""
+    """Build a dataclass from a table; errors name unknown keys, wrong types and refused values as ``section.key``."""
     values = read_fields(cls, table, section)
     try:
         return cls(**values)
@@ -35,7 +35,7 @@ def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
 
 
 def read_fields(cls: type[Any], table: Mapping[str, Any], section: str) -> dict[str, Any]:
-    """The values of a dataclass from a table; unknown keys, wrong types and missing values are refused."""
+    """Return the values of a dataclass's fields from a table; refuse unknown keys, wrong types and missing values."""
     assert is_dataclass(cls)
     hints = _hints(cls)
     known = {field.name: field for field in fields(cls)}
@@ -55,7 +55,7 @@ def _hints(cls: type[Any]) -> dict[str, Any]:
 
 
 def as_table(value: Any) -> Table:
-    """The table from which :func:`choose` or :func:`build` makes ``value`` again."""
+    """Return the table from which :func:`choose` or :func:`build` makes ``value`` again."""
     table: Table = {"name": value.name} if hasattr(value, "name") else {}
     for field in fields(value):
         table[field.name] = _plain(getattr(value, field.name))
@@ -73,7 +73,7 @@ def _plain(value: Any) -> Any:
 
 
 def _conform(value: Any, hint: Any, path: str) -> Any:
-    """``value`` as the type that is asked for, or a refusal that says what would be right."""
+    """Return ``value`` as the annotated type, or refuse it and say what would be right."""
     for leaf in _leaves(value):
         if isinstance(leaf, int):
             require(-(2**63) <= leaf < 2**63, f"{path} must be within 64 bits, as TOML's whole numbers are")
@@ -93,7 +93,7 @@ def _conform(value: Any, hint: Any, path: str) -> Any:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """Every key and every value inside lists and tables, or the value itself."""
+    """Yield every key and every value inside lists and tables, or the value itself."""
     if isinstance(value, list | tuple | Mapping):
         for entry in (*value, *value.values()) if isinstance(value, Mapping) else value:
             yield from _leaves(entry)
@@ -102,7 +102,7 @@ def _leaves(value: Any) -> Iterator[Any]:
 
 
 _KINDS_OF_NAMED_VALUES = ("Schedule", "ServerOptimizer", "TargetLoss")
-"""Classes whose values are given by name, or as a table; by their names, as torch is more than a site's file needs."""
+"""Classes whose values are given by name or as a table; as strings, so that reading a site's file needs no torch."""
 
 
 def _kind_of_named_value(hint: Any) -> str | None:
@@ -111,7 +111,7 @@ def _kind_of_named_value(hint: Any) -> str | None:
 
 
 def _named_values() -> dict[str, tuple[str, Mapping[str, type[Any]]]]:
-    """By the name of the class: what a value is called, and the table of those that there are."""
+    """Return, by class name, what such a value is called and the table of its classes."""
     from fedmm.algorithms.server_optimizers import SERVER_OPTIMIZERS  # noqa: PLC0415 - torch
     from fedmm.core.schedules import SCHEDULES  # noqa: PLC0415 - torch
     from fedmm.core.target_losses import TARGET_LOSSES  # noqa: PLC0415 - torch

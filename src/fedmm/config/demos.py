@@ -1,4 +1,4 @@
-"""The comparisons that ``fedmm demo`` runs: data that ships with our dependencies, a source and a target site."""
+"""The comparisons that ``fedmm demo`` runs on data that ships with our dependencies: a source and a target site."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ DEMOS: dict[str, dict[str, Any]] = {
 
 
 def demo_experiments(name: str, seeds: int) -> list[Experiment]:
-    """Source-only training, FedAvgGDA, FedProxGDA and FedMM, each with seeds 0 .. seeds - 1."""
+    """Return experiments with source-only training, FedAvgGDA, FedProxGDA and FedMM, each for seeds 0 .. seeds - 1."""
     if name not in DEMOS:
         raise unknown("demo", name, DEMOS)
     demo = DEMOS[name]

@@ -1,7 +1,7 @@
-"""The paper's hyperparameters, as its text states them (``paper``) and as its published program has them (``authors``).
+"""The paper's hyperparameters, from its text (``paper``) and from its published program (``authors``).
 
-A preset fills in what an experiment leaves out. Where the text is silent the program's value is used, and the other way
-round. ``scratch`` is MNIST-M and anything like it, ``pretrained`` is Office-31 with a pre-trained backbone.
+A preset fills in what an experiment leaves out. Where the text is silent the program's value is used, and vice versa.
+``scratch`` is MNIST-M and similar data, ``pretrained`` is Office-31 with a pre-trained backbone.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _MOBILENET = {
 
 @dataclass(frozen=True)
 class Preset:
-    """A preset's hyperparameters, built: pass them to :func:`fedmm.adapt`, or ``replace`` single ones first."""
+    """A preset's hyperparameters as objects: pass them to :func:`fedmm.adapt`, or ``replace`` some of them first."""
 
     algorithm: Algorithm
     objective: Objective
@@ -49,7 +49,7 @@ class Preset:
 
 
 def preset(name: str, *, objective: str = "dann", algorithm: str = "fedmm", data: str = "mnist_m") -> Preset:
-    """The preset ``paper`` or ``authors`` for an objective, an algorithm and a data set, by their names."""
+    """Build the preset ``paper`` or ``authors`` for an objective, an algorithm and a data set, each given by name."""
     tables = preset_tables(name, objective=objective, algorithm=algorithm, data=data)
     return Preset(
         choose(ALGORITHMS, tables["algorithm"], "algorithm"),
@@ -60,7 +60,7 @@ def preset(name: str, *, objective: str = "dann", algorithm: str = "fedmm", data
 
 
 def preset_tables(name: str, *, objective: str, algorithm: str, data: str) -> dict[str, Table]:
-    """The preset as tables ``run``, ``model``, ``objective`` and ``algorithm``, with what those have options for."""
+    """Return the preset's tables ``run``, ``model``, ``objective`` and ``algorithm``, with options that these have."""
     if name not in PRESETS:
         raise unknown("preset", name, PRESETS)
     if objective not in OBJECTIVES:

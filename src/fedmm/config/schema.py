@@ -1,4 +1,4 @@
-"""An experiment as data: what a TOML file says, checked and built."""
+"""An experiment as data: checked and built from the tables of a TOML file."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ _DEFAULT_NAMES = {
     "aggregation": "mean",
     "transmission": "exact",
 }
-_NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # a preset is of the paper, and so is its algorithm
+_NAMES_WITH_PRESET = {"objective": "dann", "algorithm": "fedmm"}  # presets are the paper's, and so is their algorithm
 _WORST_SITE = "worst_site"
 _GRIDS = ("sweep", "tune")
-"""Tables of a file that belong to no single experiment, named as the commands that take them."""
+"""Tables of a file that belong to no single experiment, named like the commands that read them."""
 SOURCE_ONLY = "source only"
-"""What a run that adapts nothing is called."""
+"""The label of a run that does not adapt."""
 
 
 @dataclass(frozen=True)
 class Experiment:
-    """A whole experiment: one section a field. :func:`experiment` makes it from tables and fills in the defaults.
+    """A complete experiment, one field per section; :func:`experiment` builds it from tables and fills in the defaults.
 
-    run: the options of the training. data: the data set. partition: who holds which rows. model: the network to build.
-    objective, algorithm: the loss, and the federated method. aggregation: how the server averages updates.
-    transmission: what happens to an update before it is sent. guard: what to do about a round that explodes.
+    run: the training options. data: the data set. partition: which client holds which rows. model: the network to
+    build. objective, algorithm: the loss and the federated method. aggregation: how the server combines updates.
+    transmission: how an update is changed before it is sent. guard: what to do about a round that explodes.
     """
 
     run: TrainOptions
@@ -61,27 +61,27 @@ class Experiment:
 
     @property
     def terms(self) -> Terms:
-        """On what terms clients take part."""
+        """The terms on which clients take part."""
         return Terms(**self.run.terms, aggregation=self.aggregation, transmission=self.transmission)
 
     @property
     def label(self) -> str:
-        """What the run is called in tables and pictures."""
+        """The run's name in tables and figures."""
         return self.run.label or (SOURCE_ONLY if self.ignores_target else self.algorithm.name)
 
     @property
     def ignores_target(self) -> bool:
-        """Whether nothing is learnt from the target, if there is one."""
+        """Whether there is a target from which nothing is learnt."""
         return self.source_only and not self.labelled_only
 
     @property
     def looks_at_target(self) -> bool:
-        """Whether target rows are trained on, or sites' rows are scaled by themselves."""
+        """Whether target rows are trained on, or each site scales its rows by its own statistics."""
         return self.objective.adapts or isinstance(self.partition, TargetSupervised) or isinstance(self.data, PerSite)
 
     @property
     def labelled_only(self) -> bool:
-        """Whether the data has no target: all rows have labels."""
+        """Whether the data has no target: all rows are labelled."""
         data = self.data.of if isinstance(self.data, PerSite) else self.data
         return bool(getattr(data, "labelled_only", False))
 
@@ -92,11 +92,11 @@ class Experiment:
 
     @property
     def adapts(self) -> bool:
-        """Whether it can be asked if adapting helped: what a run without it would be is then source only."""
+        """Whether it makes sense to ask if adapting helped, compared with source only."""
         return self.objective.adapts or (isinstance(self.objective, SourceOnly) and self.looks_at_target)
 
     def tables(self) -> dict[str, Table]:
-        """Everything, defaults included, as tables from which :func:`experiment` makes the same experiment."""
+        """Return everything, defaults included, as tables from which :func:`experiment` makes the same experiment."""
         tables = {name: as_table(getattr(self, name)) for name in self.__dataclass_fields__ if name != "data"}
         return {"run": tables.pop("run"), "data": _data_table(self.data), **tables}
 
@@ -106,9 +106,9 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
 
     tables: by section, the options as in the file; unknown keys and values out of range are refused.
 
-    Without ``[partition]``, ``[objective]`` and ``[algorithm]``, or their names, it is DANN by the restrained FedMM on
-    a source and a target client; with a preset, by FedMM. The objective ``worst_site`` is short for ``source_only`` by
-    an algorithm that weighs its clients, FedMM's unless another is named.
+    By default it trains DANN with restrained FedMM, or with FedMM if there is a preset, on one source and one target
+    client. The objective ``worst_site`` is short for ``source_only`` with an algorithm that weights its clients, which
+    is agnostic FedMM unless another is named.
     """
     known = tuple(Experiment.__dataclass_fields__)
     for section, table in tables.items():
@@ -140,7 +140,7 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
 
 
 def _expand_worst_site(tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tables with what ``worst_site`` is short for: weights of clients are the algorithm's, for any objective."""
+    """Return the tables with ``worst_site`` spelt out: weighting clients is up to the algorithm, for any objective."""
     objective = tables.get("objective", {})
     if objective.get("name") != _WORST_SITE:
         return tables
@@ -167,7 +167,7 @@ def _data_table(data: DataSet) -> Table:
 
 
 def _with_preset(tables: Mapping[str, Any]) -> dict[str, Table]:
-    """The tables with the preset's values if they have none; another model than the preset's takes none."""
+    """Return the tables with the preset's values for missing keys; a model other than the preset's takes none."""
     name = tables.get("run", {}).get("preset", "")
     require(isinstance(name, str), f"run.preset must be text, not {name!r}")
     if not name:

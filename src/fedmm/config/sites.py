@@ -1,4 +1,4 @@
-"""Experiments whose rows only the sites have: ``[data] name = "sites"``."""
+"""Experiments whose rows stay at the sites: ``[data] name = "sites"``."""
 
 from __future__ import annotations
 
@@ -47,25 +47,25 @@ class _SiteKeys:
 
 @dataclass(frozen=True)
 class RowsElsewhere(TableKeys, _SiteKeys):
-    """Rows that only the sites have.
+    """Rows that stay at the sites.
 
     sites: their names. classes: the names of all classes, in the order of their labels. shape: of a stored row; none
-    for tables. bytes: whether rows are stored as bytes. image_size: pictures are cropped to it and flipped in training;
-    0 for rows as they are. domains: by site, what it holds: ``source``, ``target`` or ``both``; a site that holds
-    something else is refused, and a run may begin without a site of which this is known.
+        for tables. bytes: whether rows are stored as bytes. image_size: images are cropped to this size and flipped in
+        training; 0 for rows as they are. domains: by site, what it holds: ``source``, ``target`` or ``both``; a site
+        that holds something else is refused, and a run may begin without a site whose domains are given here.
 
-    Tables: features: the columns that are learnt from, in the order in which they become numbers. categories: the words
-    of those that hold words. dates: the form of those that hold dates. ranges: the least and the largest number of a
-    column. scaling: ``standard``, ``robust`` (by quartiles within ranges) and ``per_site`` are learnt from sums that
-    sites send; ``fixed`` goes by ranges alone; ``none``. lacking: whether a site without a column is refused, or all of
-    its rows are missing there.
-    label, class_of and the others: how files to predict for are written, as in :class:`Table`; sites have their own.
+    Tables: features: the columns to learn from, in the order in which they become numbers. categories: the values of
+        categorical columns. dates: the formats of date columns. ranges: the smallest and the largest number of a
+        column. scaling: ``standard``, ``robust`` (by quartiles within ranges) and ``per_site`` are learnt from sums
+        that sites send; ``fixed`` uses ranges only; ``none``. lacking: whether a site without a column is refused, or
+        all of its rows have a missing value there.
+    label, class_of and the others: the format of files to predict for, as in :class:`Table`; sites have their own.
     """
 
     name: ClassVar[str] = ELSEWHERE
     summary: ClassVar[str] = "rows that only the sites have"
 
-    sheet: ClassVar[str] = ""  # type: ignore[misc] # no key: files to predict for have one sheet
+    sheet: ClassVar[str] = ""  # type: ignore[misc] # not a key: files to predict for have one sheet
 
     def __post_init__(self) -> None:
         require(len(self.sites) > 0, "sites must name the sites of the federation")
@@ -79,36 +79,38 @@ class RowsElsewhere(TableKeys, _SiteKeys):
         if self.features:
             require(
                 not self.shape and not self.bytes and not self.image_size,
-                "shape, bytes and image_size are not for tables: features says what a row becomes",
+                "shape, bytes and image_size are not for tables, whose features determine a row's shape",
             )
-            _ = self.agreed  # refuses what cannot be
-            require(self.label not in self.features, f"features names the column of labels, {self.label!r}")
+            _ = self.agreed  # refuses invalid columns
+            require(
+                self.label not in self.features, f"features names the label column, {self.label!r}; remove it there"
+            )
             strange = sorted(set(self.class_of.values()) - set(self.classes))
-            require(not strange, f"class_of names the class {strange[:1]}, which classes does not")
+            require(not strange, f"class_of names the class {strange[:1]}, which is not in classes")
             return
         require(
             len(self.shape) > 0 and min(self.shape) >= 1, f"shape must be that of a stored row, not {list(self.shape)}"
         )
         given = [name for name in ("categories", "dates", "ranges") if getattr(self, name)]
-        require(not given, f"{given[0] if given else ''} is for tables, which have features too")
+        require(not given, f"{given[0] if given else ''} is only for tables; list their columns in features")
 
     @cached_property
     def agreed(self) -> AgreedColumns:
-        """The columns of tables."""
+        """The columns of the sites' tables."""
         return AgreedColumns(self.features, self.categories, self.dates, self.ranges, self.scaling)
 
     @property
     def labelled_only(self) -> bool:
-        """Whether every site is said to hold labelled rows alone."""
+        """Whether ``domains`` says that every site holds only labelled rows."""
         return all(self.domains.get(site) == "source" for site in self.sites)
 
     @property
     def view(self) -> View:
-        """How stored rows are shown to the network."""
+        """How the network sees stored rows."""
         return CropAndFlip(self.image_size) if self.image_size else WholeRows()
 
     def table_input(self, columns: tuple[Column, ...], scales: Mapping[str, tuple[Scale, ...]]) -> TableInput:
-        """How a table like those of the sites becomes rows."""
+        """Return how a table like those of the sites becomes rows."""
         return TableInput(
             self.classes,
             columns,
@@ -120,11 +122,11 @@ class RowsElsewhere(TableKeys, _SiteKeys):
         )
 
     def load(self) -> DomainPair:
-        """No rows at all, of the right shape."""
+        """Return an empty pair of domains with rows of the right shape."""
         return self._no_rows(self.shape, None)
 
     def encoded(self, how: TableInput) -> EncodedElsewhere:
-        """The same, where it is known how tables become rows."""
+        """Return this data set with tables encoded by ``how``."""
         return EncodedElsewhere(self._no_rows((len(how.headings),), how))
 
     def _no_rows(self, shape: tuple[int, ...], how: TableInput | None) -> DomainPair:
@@ -137,7 +139,7 @@ class RowsElsewhere(TableKeys, _SiteKeys):
 
 @dataclass(frozen=True)
 class EncodedElsewhere:
-    """Tables that only the sites have, of which it is known how they become rows."""
+    """Tables that stay at the sites, together with their encoding as rows."""
 
     name: ClassVar[str] = ELSEWHERE
     summary: ClassVar[str] = RowsElsewhere.summary
@@ -149,7 +151,7 @@ class EncodedElsewhere:
 
 
 def experiment_anywhere(tables: Mapping[str, Any]) -> Experiment:
-    """The experiment of a file, whose rows may be at sites."""
+    """Build the experiment of a file, whose rows may stay at sites."""
     here, data = with_stand_in(tables), tables.get("data", {})
     if here is tables:
         return experiment(tables)
@@ -158,7 +160,7 @@ def experiment_anywhere(tables: Mapping[str, Any]) -> Experiment:
 
 
 def with_stand_in(tables: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The tables with a built-in data set in place of rows at sites, for whoever looks at the other sections alone."""
+    """Return the tables with a built-in data set in place of rows at sites, for code that reads only other sections."""
     data = tables.get("data", {})
     elsewhere = isinstance(data, Mapping) and data.get("name") == ELSEWHERE
     return {**tables, "data": {"name": _STAND_IN}} if elsewhere else tables

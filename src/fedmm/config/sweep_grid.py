@@ -1,4 +1,4 @@
-"""A grid of experiments from a ``[sweep]`` table, and which of them can be stacked."""
+"""A grid of experiments from a ``[sweep]`` table, and groups of runs that can be stacked."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ _MOST_RUNS = 10_000
 
 
 def grid(tables: Mapping[str, Any], lists: str = SWEEP) -> list[Experiment]:
-    """Every combination of the lists in ``[sweep]``, each as an experiment with a label that tells them apart.
+    """Return every combination of the lists in ``[sweep]`` as an experiment with a distinguishing label.
 
-    lists: another name of that table.
+    lists: another name for that table.
 
     A key of the table is ``section.key`` (as a dotted key or a nested table) with a list of values, or a section with a
-    list of tables that are put in its place. Where ``objective.name`` or ``algorithm.name`` is swept, options of the
-    section go to those that have them; what would then be the same run twice is run once.
+    list of tables that replace it. If ``objective.name`` or ``algorithm.name`` is swept, options of the section apply
+    only to those that have them, and runs that become identical are run once.
     """
     plain = {section: table for section, table in tables.items() if section != lists}
     for section, table in plain.items():
@@ -35,7 +35,7 @@ def grid(tables: Mapping[str, Any], lists: str = SWEEP) -> list[Experiment]:
     combinations = 1
     for _, values in axes:
         combinations *= len(values)
-    require(combinations <= _MOST_RUNS, f"the {lists} has {combinations} runs; {_MOST_RUNS} are the most")
+    require(combinations <= _MOST_RUNS, f"the {lists} has {combinations} runs, more than the maximum of {_MOST_RUNS}")
     names = {path[0]: values for path, values in axes if path[1:] == ("name",) and path[0] in _CHOICES}
     several = {path for path, values in axes if len(values) > 1}
     experiments: dict[str, Experiment] = {}
@@ -54,28 +54,28 @@ def grid(tables: Mapping[str, Any], lists: str = SWEEP) -> list[Experiment]:
 
 
 def _idle(section: str, names: Sequence[Any], table: Mapping[str, Any]) -> set[str]:
-    """Options of a section that the one named in it has no use for, but another of the names has."""
+    """Return the section's options that its current choice does not use, but another choice in the sweep does."""
     rows = _CHOICES[section]
     used = {name: used_options(rows[name]) for name in names if isinstance(name, str) and name in rows}
     return {key for keys in used.values() for key in keys} - used.get(str(table["name"]), set(table))
 
 
 def used_options(row: type[Any]) -> set[str]:
-    """The names of the options that a row of a table has a use for."""
+    """Return the names of the options that a class of a table uses."""
     return row.used_options() if issubclass(row, Objective) else {field.name for field in fields(row)}
 
 
 def options_for(tables: Mapping[str, Any], section: str, name: str, rows: Mapping[str, type]) -> dict[str, Any]:
-    """The file's section for another row of its table: the name, and what that row knows of the file's options.
+    """Return the file's section for another class of its table: its name, and those of the file's options that it uses.
 
-    Options of an adversary say nothing to an objective without one.
+    Options of an adversary are dropped for an objective without one.
     """
     known = used_options(rows[name])
     return {"name": name, **{key: value for key, value in tables.get(section, {}).items() if key in known}}
 
 
 def grid_axes(table: Any, lists: str = SWEEP) -> list[tuple[tuple[str, ...], list[Any]]]:
-    """What is varied, by path from the section on, and the values to try; lists: the name of the table."""
+    """Return what is varied, by path from the section on, with the values to try; lists: the name of the table."""
     require(isinstance(table, dict), f"{lists} must be a section of its own: [{lists}]")
     axes: list[tuple[tuple[str, ...], list[Any]]] = []
 
@@ -115,9 +115,9 @@ def _set(tables: dict[str, Any], path: tuple[str, ...], value: Any, lists: str) 
 def _label(
     each: Experiment, applied: Sequence[tuple[tuple[str, ...], Any]], several: Collection[tuple[str, ...]]
 ) -> str:
-    """The algorithm's name, ``source only`` or the label given, with every value that is swept but the seed.
+    """Return the algorithm's name, ``source only`` or the given label, followed by all swept values but the seed.
 
-    several: what is swept over more than one value.
+    several: the paths that are swept over more than one value.
     """
     parts = [each.label]
     for path, value in applied:
@@ -133,13 +133,13 @@ def _label(
 
 @dataclass(frozen=True)
 class Group:
-    """Runs that make one program, by their numbers; all others of the same algorithm stand beside them."""
+    """Runs that form one program, by number, with runs of the same algorithm next to each other."""
 
     members: tuple[int, ...]
 
 
 def groups(experiments: Sequence[Experiment], adaptations: Sequence[Adaptation]) -> list[Group]:
-    """As few programs as possible: runs of one shape together, those of one algorithm next to each other."""
+    """Group runs into as few programs as possible: runs of one shape together, those of one algorithm adjacent."""
     found: dict[str, list[int]] = {}
     for number, (planned, adaptation) in enumerate(zip(experiments, adaptations, strict=True)):
         found.setdefault(_shape(planned, adaptation), []).append(number)
@@ -150,7 +150,7 @@ def groups(experiments: Sequence[Experiment], adaptations: Sequence[Adaptation])
 
 
 def _shape(planned: Experiment, adaptation: Adaptation) -> str:
-    """What runs of one program must share."""
+    """Return what runs of one program must share."""
     function = adaptation.function
     return repr(
         (

@@ -15,7 +15,7 @@ from fedmm.core.files import parse_toml, require_shallow
 EXTENDS = "extends"
 _MOST_FILES = 100
 _LARGEST = 10_000_000
-"""Bytes of a file; no experiment is larger, and some files have no end."""
+"""The maximum size of a file in bytes; no experiment is larger, and special files may never end."""
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 _PART = r'(?:\s*"[^"]*"\s*|[^."=]+)'
 _KEY_PART = re.compile(_PART)
@@ -23,7 +23,7 @@ _SETTING = re.compile(rf"(?P<path>{_PART}(?:\.{_PART})*)=(?P<value>.*)", re.DOTA
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file."""
+    """Return the tables of a TOML file."""
     try:
         with path.open("rb") as file:
             content = file.read(_LARGEST + 1)
@@ -37,7 +37,7 @@ def read_toml(path: Path) -> dict[str, Any]:
 
 
 def write_toml(tables: Mapping[str, Any]) -> str:
-    """Values, and tables of them, as TOML; a table inside a table is written in one line."""
+    """Return values and tables of them as TOML; a table inside a table is written inline."""
     plain = {name: value for name, value in tables.items() if not isinstance(value, Mapping)}
     sections = ["\n".join(_lines(plain))] if plain else []
     for name, table in tables.items():
@@ -51,7 +51,7 @@ def _lines(table: Mapping[str, Any]) -> list[str]:
 
 
 def set_values(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, Any]:
-    """A copy of ``tables`` with ``section.key=value`` settings applied; a value that is not TOML is taken as text."""
+    """Return a copy of ``tables`` with ``section.key=value`` settings applied; values that are not TOML become text."""
     changed = copy.deepcopy(dict(tables))
     for setting in settings:
         keys, equals, text = _split(setting)
@@ -69,7 +69,7 @@ def set_values(tables: Mapping[str, Any], settings: Sequence[str]) -> dict[str, 
 
 
 def _split(setting: str) -> tuple[list[str], str, str]:
-    """The keys, the equals sign and the value; a key in quotes may hold dots."""
+    """Return the keys, the equals sign and the value of a setting; a quoted key may contain dots."""
     found = _SETTING.fullmatch(setting)
     if not found:
         return [], "", ""
@@ -86,7 +86,7 @@ def _parse(text: str) -> Any:
 
 
 def is_utf8(text: str) -> bool:
-    """Whether a file can hold the text; bytes that are not UTF-8, from a command line, are surrogates in it."""
+    """Return whether a file can hold the text; command-line bytes that are not UTF-8 appear in it as surrogates."""
     return not any("\ud800" <= letter <= "\udfff" for letter in text)
 
 
@@ -108,16 +108,19 @@ def _value(value: Any) -> str:
 
 
 def read_tables(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file, on top of those of the file it extends, which may extend another."""
+    """Return the tables of a TOML file merged into those of the file that it extends, which may extend another."""
     return _read_extending(path, ())
 
 
 def _read_extending(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
     try:
         here = path.resolve()
-    except (OSError, ValueError, RuntimeError) as problem:  # a link to itself, or no path at all
+    except (OSError, ValueError, RuntimeError) as problem:  # a link to itself, or not a valid path
         raise FedmmError(f"{path} cannot be read: {problem}") from problem
-    require(len(before) < _MOST_FILES, f"{path} is the end of a chain of {_MOST_FILES} files; extend fewer")
+    require(
+        len(before) < _MOST_FILES,
+        f"{path} is reached through a chain of {_MOST_FILES} files that extend one another; use a shorter chain",
+    )
     require(here not in before, f"{path} extends itself, through {' and '.join(file.name for file in before)}")
     tables = read_toml(path)
     if EXTENDS not in tables:
@@ -128,7 +131,7 @@ def _read_extending(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
 
 
 def merge_tables(base: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections of both, key by key; a section that names another row than the base's takes none of its options."""
+    """Merge sections key by key; a section whose ``name`` differs from the base's takes none of the base's options."""
     result = dict(base)
     for section, table in changes.items():
         below = result.get(section)

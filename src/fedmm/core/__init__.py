@@ -1,1 +1,1 @@
-"""The vocabulary: layouts, algorithms, objectives, problems, engines, seeding. torch and the standard library only."""
+"""The core: layouts, algorithms, objectives, problems, engines and seeding, on torch and the standard library only."""

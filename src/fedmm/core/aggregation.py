@@ -1,8 +1,8 @@
-"""How a server makes one vector of its clients' uploads: their mean, or a centre that a few hostile ones cannot move.
+"""Aggregation of the clients' uploads at the server: their mean, or a centre that a few hostile clients cannot move.
 
-A centre is taken within each group of clients that hold the same domains: between groups the honest are each other's
-outliers. The groups' centres are then averaged by how many clients each has. All functions act on the last axes,
-``[..., clients, size]``, and allow any leading ones; they are plain arithmetic, so that a GPU can record them.
+A centre is taken within each group of clients that hold the same domains: honest clients of different groups are each
+other's outliers. The groups' centres are averaged, weighted by their numbers of clients. All functions act on the last
+axes, ``[..., clients, size]``, allow any leading ones, and are plain arithmetic that a CUDA graph can capture.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from fedmm.core.validation import at_least, within
 
 @dataclass(frozen=True)
 class Aggregation(ABC):
-    """A centre of vectors; a shift of all of them shifts it alike."""
+    """A translation-equivariant centre of vectors."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     robust: ClassVar[bool] = True
-    """Whether it differs from the mean, so that sums over rounds have to be kept to take their centre."""
+    """Whether it differs from the mean, so that the server must keep each client's summed updates for their centre."""
 
     @abstractmethod
     def centre(self, vectors: Tensor, counted: Tensor | None = None) -> Tensor:
-        """``[..., size]`` of vectors ``[..., clients, size]``.
+        """Return the centre ``[..., size]`` of vectors ``[..., clients, size]``.
 
-        counted: bool ``[..., clients]``, whose vectors are looked at; all by default. Where nobody is counted the
-        result is not defined, and where a vector is not counted it may be anything.
+        counted: bool ``[..., clients]``, which vectors to use; all by default. The others may hold anything. If none is
+        used the result is undefined.
         """
 
 
 @dataclass(frozen=True)
 class Mean(Aggregation):
-    """The mean: the algorithms' own rule, which one hostile client can take anywhere."""
+    """The mean, as the algorithms themselves specify; a single hostile client can move it anywhere."""
 
     name: ClassVar[str] = "mean"
     summary: ClassVar[str] = "the mean, which one hostile client can move anywhere"
@@ -54,9 +54,9 @@ class Mean(Aggregation):
 
 @dataclass(frozen=True)
 class CoordinateMedian(Aggregation):
-    """The median of every coordinate; the mean of the middle two for an even number of clients.
+    """The coordinate-wise median; the mean of the middle two for an even number of clients.
 
-    It withstands fewer than half of a group.
+    It withstands hostile clients as long as they are fewer than half of a group.
     """
 
     name: ClassVar[str] = "median"
@@ -71,10 +71,10 @@ class CoordinateMedian(Aggregation):
 
 @dataclass(frozen=True)
 class TrimmedMean(Aggregation):
-    """The mean of every coordinate without its largest and smallest values.
+    """The coordinate-wise mean without the largest and smallest values.
 
-    trim: which share of a group is cut off at each end, below 0.5, rounded up; at least one value is left. So large a
-        share of hostile clients it withstands.
+    trim: the share of a group that is cut off at each end, below 0.5, rounded up; at least one value is left. It
+        withstands up to this share of hostile clients.
     """
 
     name: ClassVar[str] = "trimmed_mean"
@@ -95,10 +95,10 @@ class TrimmedMean(Aggregation):
 
 @dataclass(frozen=True)
 class GeometricMedian(Aggregation):
-    """The point whose distances to all vectors have the smallest sum, by Weiszfeld's iteration.
+    """The point with the smallest sum of distances to all vectors, by Weiszfeld's iteration.
 
-    iterations: how many, from the median of every coordinate. It withstands fewer than half of a group, and unlike the
-    others it does not depend on the axes.
+    iterations: their number, starting at the coordinate-wise median. It withstands fewer than half of a group and,
+    unlike the other robust centres, does not depend on the axes.
     """
 
     name: ClassVar[str] = "geometric_median"
@@ -115,9 +115,9 @@ class GeometricMedian(Aggregation):
             counted = torch.ones(vectors.shape[:-1], dtype=torch.bool, device=vectors.device)
         vectors = _select_counted(counted, vectors)
         scale = CoordinateMedian().centre(_distances(vectors, centre), counted).unsqueeze(-2)
-        apart = scale.squeeze(-1) > 0  # else more than half lie at the centre
+        apart = scale.squeeze(-1) > 0  # otherwise more than half lie at the centre
         for _ in range(self.iterations):
-            # A vector at the centre itself would weigh infinitely much.
+            # A vector at the centre itself would have infinite weight.
             distance = torch.maximum(_distances(vectors, centre), _NEAREST * scale)
             weight = _select_counted(counted, scale / distance)
             centre = torch.where(apart, (weight * vectors).sum(dim=-2) / weight.sum(dim=-2), centre)
@@ -133,20 +133,20 @@ AGGREGATIONS: dict[str, type[Aggregation]] = {
 
 
 class Groups(NamedTuple):
-    """Who holds the same domains: each client's group, int64 ``[..., clients]``, below ``most``."""
+    """Groups of clients with the same domains; of: each client's group, int64 ``[..., clients]``, below ``most``."""
 
     of: Tensor
     most: int
 
 
 def groups_of(names: Sequence[str], labels: Mapping[str, str], device: torch.device) -> Groups:
-    """The groups of clients with equal labels; clients without one are a group of their own."""
+    """Return the groups of clients with equal labels; clients without a label form one group."""
     known = sorted({labels.get(name, "") for name in names})
     return Groups(torch.tensor([known.index(labels.get(name, "")) for name in names], device=device), len(known))
 
 
 def group_centre(aggregation: Aggregation, vectors: Tensor, groups: Groups, counted: Tensor | None = None) -> Tensor:
-    """The mean of the groups' centres, weighted by how many clients of each are counted; 0 if nobody is.
+    """Return the mean of the groups' centres, weighted by their numbers of counted clients; 0 if nobody is counted.
 
     vectors: ``[..., clients, size]``; counted: bool ``[..., clients]``, all by default.
     """
@@ -164,12 +164,12 @@ def group_centre(aggregation: Aggregation, vectors: Tensor, groups: Groups, coun
 
 
 def updates_of(uploads: State, sent: State) -> State:
-    """Uploads ``[..., clients, size]`` less what was sent under their names, ``[..., size]``."""
+    """Return uploads ``[..., clients, size]`` minus what was sent under their names, ``[..., size]``."""
     return {name: vectors - sent[name].unsqueeze(-2) if name in sent else vectors for name, vectors in uploads.items()}
 
 
 class Sums(NamedTuple):
-    """The sums of all clients' updates ``[..., clients, size]`` before and after a round, and the clients' groups."""
+    """Each client's summed updates ``[..., clients, size]`` before and after a round, and the clients' groups."""
 
     before: State
     after: State
@@ -188,12 +188,12 @@ def aggregate(
     sums: Sums | None = None,
     weights: Tensor | None = None,
 ) -> Aggregated:
-    """What the server has of a round's uploads ``[..., clients, size]``.
+    """Aggregate a round's uploads ``[..., clients, size]``.
 
-    weights: what z_i - z_0 is multiplied with, ``[..., clients]``.
-    share: which part of all clients is counted, a number or ``[..., 1]``. sums: needed for a robust aggregation; the
-    gain is then the change of the sums' centre. The centres of single rounds would not do: centre and mean differ a
-    little in every round, and over many rounds the server's sum would part from the clients'.
+    weights: the factors on z_i - z_0, ``[..., clients]``.
+    share: the share of all clients that is counted, a number or ``[..., 1]``. sums: needed for a robust aggregation,
+        whose gain is the change of the sums' centre. Adding up the centres of single rounds would not do: centre and
+        mean differ a little in every round, so over many rounds the server's sum would drift away from the clients'.
     """
     if weights is not None:
         z_0 = sent["z"].unsqueeze(-2)
@@ -210,28 +210,28 @@ def aggregate(
 
 
 def times(weights: Tensor | None, others: Tensor | None) -> Tensor | None:
-    """The product of two sets of weights, of which None leaves all alone."""
+    """Return the product of two sets of weights; None stands for no weights."""
     return others if weights is None else weights if others is None else weights * others
 
 
 def _select_counted(counted: Tensor, vectors: Tensor) -> Tensor:
-    """Vectors with 0 in place of those that are not counted, whatever they hold."""
+    """Return vectors with 0 in place of those that are not counted, whatever they hold."""
     return torch.where(counted.unsqueeze(-1), vectors, 0.0)
 
 
 def _distances(vectors: Tensor, centre: Tensor) -> Tensor:
-    """``[..., clients, 1]``."""
+    """Return the distances to the centre, ``[..., clients, 1]``."""
     distances: Tensor = torch.linalg.vector_norm(vectors - centre.unsqueeze(-2), dim=-1, keepdim=True)
     return distances
 
 
 def _number(counted: Tensor, vectors: Tensor) -> Tensor:
-    """How many are counted, at least 1, ``[..., 1]``."""
+    """Return how many are counted, at least 1, ``[..., 1]``."""
     return counted.sum(dim=-1, keepdim=True).clamp_min(1).to(vectors.dtype)
 
 
 def _sort_counted(vectors: Tensor, counted: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Every coordinate's values in order, those that are not counted last, and how many are counted, ``[..., 1]``."""
+    """Return each coordinate's values in order, uncounted ones last, and the number of counted ones, ``[..., 1]``."""
     if counted is None:
         number = torch.full((*vectors.shape[:-2], 1), vectors.shape[-2], device=vectors.device)
         return vectors.sort(dim=-2).values, number

@@ -1,10 +1,10 @@
-"""What a federated minimax algorithm is: a frozen set of hyperparameters with pure methods over flat vectors.
+"""The base of federated minimax algorithms: frozen hyperparameters with pure methods over flat vectors.
 
 One round, as every engine runs it (z has shape ``[size]`` for one client, or any leading axes for a stack)::
 
     server = algorithm.init_server(z)                      # once
     client = algorithm.init_client(z)                      # once, stays with the client
-    c = algorithm.coefficients(layout, t, rounds)          # tensors, so that a stack may differ in them
+    c = algorithm.coefficients(layout, t, rounds)          # tensors, so that they can differ within a stack
     sent = algorithm.broadcast(server)
     z = sent["z"]
     repeat local_steps times: z = algorithm.local_step(z, sent, client, F_i(z), c)
@@ -13,26 +13,26 @@ One round, as every engine runs it (z has shape ``[size]`` for one client, or an
 
 F_i(z) = (df_i/d omega, -df_i/d psi) is the signed field: descending it is descent in omega and ascent in psi.
 
-A method whose steps need more writes ``step`` instead of ``local_step``. The vectors of its client may then change with
-every step, and it may look at the field a second time, on the same batch::
+An algorithm that needs more overrides ``step`` instead of ``local_step``. Its client state may then change with every
+step, and it may evaluate the field at a second point on the same batch::
 
-    client = algorithm.begin(z, sent, client, c)           # the client's vectors, and those of this round alone
+    client = algorithm.begin(z, sent, client, c)           # the client's state, plus vectors for this round only
     repeat local_steps times:
         F = F_i(z)
-        G = F_i(algorithm.look(z, sent, client, F, c))     # where the algorithm looks, else F
+        G = F_i(algorithm.look(z, sent, client, F, c))     # if the algorithm ``looks``, else F
         z, client = algorithm.step(z, sent, client, F, G, c)
     upload, client = algorithm.finish(z, sent, client, c)
 
-A method that needs the mean field at the server's point before its local steps has them ``in_pairs``
-with the same clients. In the first of them each takes one step, so that the mean of what they send tells the mean
-field; in the second, those whose first was counted go on. ``finish`` keeps what a client needs of the first.
+An algorithm that needs the mean field at the server's point before its local steps has rounds ``in_pairs``, with the
+same clients. In the first round of a pair each takes one step, so that the mean of the uploads reveals the mean field;
+in the second, the clients counted in the first take the other steps. ``finish`` keeps what a client needs of the first.
 
-A method whose server sets weights of its clients has a number for each of them in its state, hears a number from each,
-and says what each one's field is multiplied with::
+An algorithm whose server weights its clients keeps numbers for each of them in the server's state, receives numbers
+from each, and returns the factors on their fields::
 
     server = {**algorithm.init_server(z), **algorithm.init_per_client(clients, z)}
     weights = algorithm.importance(server)                 # client i works with weights[i] F_i, mean 1
-    numbers = algorithm.report(f_i(z_0), z, sent, client, c)     # of each client, beside its upload
+    numbers = algorithm.report(f_i(z_0), z, sent, client, c)     # from each client, with its upload
     server = algorithm.server_update(server, the same with all numbers, and who was counted, c)
 """
 
@@ -50,22 +50,21 @@ from fedmm.core.schedules import Constant, PairedSteps, Schedule, StepSchedule, 
 from fedmm.core.validation import at_least, per_group
 
 State = dict[str, Tensor]
-"""Named vectors of shape ``[..., size]``: what a server or a client keeps, or what travels between them."""
+"""Named vectors of shape ``[..., size]``: the state of a server or a client, or what they exchange."""
 
 LocalSteps = int | Sequence[int] | Mapping[str, int]
 """The paper's M_i: one number for all clients, one per client in the order they are listed, or one per client name."""
 
 
 class Aggregated(NamedTuple):
-    """What a server has of a round: named vectors ``[..., size]``.
+    """The aggregate of a round's uploads: named vectors ``[..., size]``.
 
-    mean: of the uploads that were counted in the round.
-    gain: what the round adds to the mean over *all* clients, present or not, of the sums of their updates, for the
-        names that the algorithm ``accumulates``. An update is an upload less what was sent under its name (z_i - z_0),
-        or the upload itself where nothing was. With all clients present it is their mean update.
-    scalars: what the clients report by name, ``[..., clients]`` over all of them in order of their names, 0 for those
-        who were not counted. counted: bool ``[..., clients]``; target: bool ``[..., clients]``, who holds target rows.
-        Both are None if the algorithm has no reports.
+    mean: of the uploads that were counted in the round, or their robust centre.
+    gain: for the names that the algorithm ``accumulates``, the increase of the mean over *all* clients, present or not,
+        of their summed updates. An update is an upload minus what was sent under its name (z_i - z_0), or the upload
+        itself if nothing was sent. If all clients are present, the gain is their mean update.
+    scalars: the clients' reports by name, ``[..., clients]`` ordered by client name, 0 for those not counted.
+    counted, target: who was counted and who holds target rows, bool ``[..., clients]``; None without reports.
     """
 
     mean: State
@@ -78,7 +77,7 @@ class Aggregated(NamedTuple):
 class Coefficients(dict[str, Tensor]):
     """The hyperparameters of one round as tensors, each a scalar or one value per coordinate; ``c.lr`` is ``c["lr"]``.
 
-    An engine adds ``steps``, the client's number of local steps M_i.
+    Engines add ``steps``, the client's number of local steps M_i.
     """
 
     def __getattr__(self, name: str) -> Tensor:
@@ -90,29 +89,29 @@ class Coefficients(dict[str, Tensor]):
 
 @dataclass(frozen=True)
 class Algorithm:
-    """The base of all algorithms: a subclass states its hyperparameters and what differs from plain averaging.
+    """Base class of all algorithms; a subclass defines its hyperparameters and how it differs from plain averaging.
 
-    lr_min, lr_max: eta_1 for omega, eta_2 for psi; each one number or one per group of parameters. A learning rate
-        multiplies the whole bracket of a local step.
+    lr_min, lr_max: eta_1 for omega, eta_2 for psi; each one number or one per parameter group. A learning rate
+        multiplies a whole local step, including penalties and duals.
     lr_schedule: a factor on both over the rounds: a schedule such as ``DannDecay()``, or its name.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
     accumulates: ClassVar[tuple[str, ...]] = ()
-    """Uploads of which ``server_update`` needs the gain: what clients add up on their side, the server does too."""
+    """The uploads of which ``server_update`` needs the gain, because clients sum them up on their side too."""
     looks: ClassVar[bool] = False
-    """Whether a local step needs the field at a second point, which :meth:`look` gives."""
+    """Whether a local step needs the field at a second point, which :meth:`look` returns."""
     in_pairs: ClassVar[bool] = False
-    """Whether rounds come in pairs: one step, by which all learn the mean field, then the other steps."""
+    """Whether rounds come in pairs: one of a single step, which reveals the mean field, and one of the other steps."""
     weighs_clients: ClassVar[bool] = False
-    """Whether it goes for another mixture of the clients than their mean, and so to another saddle."""
+    """Whether it optimises another mixture of the clients than their mean, and so has another saddle point."""
     restrains: ClassVar[bool] = False
-    """Whether features are restrained, as by :meth:`fedmm.core.objective.Objective.restrain`."""
+    """Whether it restrains the features, as :meth:`fedmm.core.objective.Objective.restrain` does."""
     reports: ClassVar[tuple[str, ...]] = ()
-    """The numbers that :meth:`report` has each client send beside its upload."""
+    """The names of the numbers that each client sends with its upload; see :meth:`report`."""
     draws_by_importance: ClassVar[bool] = False
-    """Whether clients are drawn by their :meth:`importance` in the rounds of :meth:`draws`, not uniformly."""
+    """Whether clients are drawn by :meth:`importance`, not uniformly, in the rounds that :meth:`draws` selects."""
 
     lr_min: PerGroup = 0.01
     lr_max: PerGroup = 0.01
@@ -138,146 +137,146 @@ class Algorithm:
 
     @property
     def steps(self) -> LocalSteps:
-        """M_i as it was given; 1 for an algorithm without the option."""
+        """M_i as given; 1 for an algorithm without the option."""
         return getattr(self, "local_steps", 1)
 
     @property
     def step_schedule(self) -> StepSchedule | None:
-        """The number of local steps of each round, if it differs between rounds."""
+        """The schedule of the number of local steps, if it differs between rounds."""
         return PairedSteps() if self.in_pairs else None
 
     def steps_in(self, own: int, seed: int, t: int) -> int:
-        """The local steps in round t of a client that has its ``own`` number M_i. seed: the run's."""
+        """Return the number of local steps in round t of a client with M_i = ``own``. seed: the run's."""
         return self.step_schedule.steps(own, seed, t) if self.step_schedule else own
 
     def most_steps(self, own: int) -> int:
-        """The most local steps of any round of a client that has its ``own`` number M_i."""
+        """Return the largest number of local steps in any round of a client with M_i = ``own``."""
         return self.step_schedule.most(own) if self.step_schedule else own
 
     def steps_told(self, own: int) -> int:
-        """How many local steps are mixed in what a client sends of a round, at least. own: its number M_i.
+        """Return the least number of local steps that are mixed in what a client sends in a round. own: its M_i.
 
-        A site may ask for several, so that no step's gradient can be read off.
+        A site may require several, so that no single step's gradient can be read off.
         """
         return 1 if self.step_schedule else own
 
     def ends_pair(self, t: int) -> bool:
-        """Whether only clients that were counted in the round before take part in round t (from 0)."""
+        """Return whether only clients that were counted in the previous round take part in round t (from 0)."""
         return self.in_pairs and t % 2 == 1
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:
-        """The hyperparameters in round t (from 0) as tensors."""
+        """Return the hyperparameters of round t (from 0) as tensors."""
         schedule = as_schedule("lr_schedule", self.lr_schedule)
         return Coefficients(lr=layout.join(self.lr_min, self.lr_max) * schedule(t, rounds))
 
     def init_server(self, z: Tensor) -> State:
-        """The server's state at the start; ``z`` is always in it."""
+        """Return the server's initial state, which always contains ``z``."""
         return {"z": z}
 
     def init_client(self, z: Tensor) -> State:
-        """A client's own state at the start; it never leaves the client."""
+        """Return a client's initial state, which never leaves the client."""
         return {}
 
     def init_per_client(self, clients: int, like: Tensor) -> State:
-        """The server's numbers of each client at the start, ``[..., clients]`` in order of their names.
+        """Return the server's initial numbers for each client, ``[..., clients]`` ordered by client name.
 
-        They become part of its state and are never sent. like: ``[..., size]``, of the right dtype and leading axes.
+        They become part of its state and are never sent. like: ``[..., size]``, with the dtype and leading axes to use.
         """
         return {}
 
     def structure(self) -> tuple[object, ...]:
-        """What else algorithms of one class must share to compute side by side; the rest is in coefficients."""
+        """Return what else stacked algorithms of one class must share; everything else is in the coefficients."""
         return ()
 
     def broadcast(self, server: State) -> State:
-        """What the server sends to every client."""
+        """Return what the server sends to every client."""
         return server
 
     def client_weights(self, steps: Tensor) -> Tensor | None:
-        """What each client's z_i - z_0 is multiplied with before the mean, ``[..., clients]``; None leaves them alone.
+        """Return the factors on the clients' z_i - z_0 before the mean, ``[..., clients]``; None for none.
 
         steps: M_i ``[..., clients]`` of all clients.
         """
         return None
 
     def require_clients(self, held: Mapping[str, str], weights: Mapping[str, float]) -> None:
-        """Refuse clients that it cannot work with, by name: what each holds, as ``source``, and its weight alpha_i."""
+        """Refuse clients that it cannot handle; held, weights: by name, domains, such as ``source``, and alpha_i."""
 
     def importance(self, server: State) -> Tensor | None:
-        """What each client's field is multiplied with in the next round, ``[..., clients]`` with mean 1; None for none.
+        """Return the factors on the clients' fields in the next round, ``[..., clients]`` with mean 1; None for none.
 
         Client i then works on importance[i] f_i, and the mean over all clients is the weighted sum of their f_i.
         """
         return None
 
     def draws(self, t: int) -> bool:
-        """Whether the clients of round t are drawn by their importance (:func:`fedmm.core.federation.weighted_draw`).
+        """Return whether clients are drawn by importance in round t (:func:`fedmm.core.federation.weighted_draw`).
 
-        A client's field is then multiplied with less, the likelier it was drawn: the mean stays the same, in
-        expectation.
+        The more likely a client was to be drawn, the smaller the factor on its field, so that the mean stays the same
+        in expectation.
         """
         return self.draws_by_importance
 
     def reports_only(self, t: int) -> bool:
-        """Whether clients send only their reports in round t; their steps must then leave them at z_0."""
+        """Return whether clients send only their reports in round t; their steps must then leave them at z_0."""
         return False
 
     def scalar_weights(self, scalars: State) -> Tensor | None:
-        """As :meth:`client_weights`, from what the clients reported in the round, ``[..., clients]`` each."""
+        """Like :meth:`client_weights`, from the clients' reports of the round, ``[..., clients]`` each."""
         return None
 
     def begin(self, z: Tensor, sent: State, client: State, c: Coefficients) -> State:
-        """The client's state in the local steps of a round: what it keeps, and what only this round's steps need."""
+        """Return the client's state during a round's local steps: what it keeps, plus what only this round needs."""
         return client
 
     def local_step(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
-        """The client's next point from z, with the signed field F taken at z."""
+        """Return the client's next point from z, with the signed field F taken at z."""
         raise NotImplementedError
 
     def look(self, z: Tensor, sent: State, client: State, F: Tensor, c: Coefficients) -> Tensor:
-        """The second point at which a local step from z needs the field, where the algorithm ``looks``."""
+        """Return the second point at which a local step from z needs the field, if the algorithm ``looks``."""
         raise NotImplementedError
 
     def step(
         self, z: Tensor, sent: State, client: State, F: Tensor, G: Tensor, c: Coefficients
     ) -> tuple[Tensor, State]:
-        """The client's next point and state; G is the field at the second point on the same batch, else F."""
+        """Return the client's next point and state; G is the field at the second point on the same batch, else F."""
         return self.local_step(z, sent, client, F, c), client
 
     @property
     def plain(self) -> bool:
-        """Whether a local step is ``local_step`` and nothing else: one field, and no state that changes with it."""
+        """Whether a local step is just ``local_step``: one field, and no state that changes with it."""
         kind = type(self)
         return kind.step is Algorithm.step and kind.begin is Algorithm.begin and not self.looks
 
     def finish(self, z: Tensor, sent: State, client: State, c: Coefficients) -> tuple[State, State]:
-        """What the client uploads after its last local step, and its new state.
+        """Return what the client uploads after its last local step, and its new state.
 
-        It keeps that state except for what ``begin`` added for this round.
+        The client keeps that state except for what ``begin`` added for this round.
         """
         return {"z": z}, client
 
     def report(self, loss: Tensor, z: Tensor, sent: State, client: State, c: Coefficients) -> State:
-        """The numbers that a client sends beside its upload, by the names in ``reports``, ``[...]`` each.
+        """Return the numbers that a client sends with its upload, by the names in ``reports``, ``[...]`` each.
 
-        loss: f_i ``[...]`` at the point where its local steps began, on the batch of the first; its weight alpha_i is
-        in it, its importance is not. z, client: as :meth:`finish` has them.
+        loss: f_i ``[...]`` at the point where its local steps began, on the first step's batch; it includes the weight
+        alpha_i but not the importance. z, client: as in :meth:`finish`.
         """
         return {"loss": loss}
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
-        """The server's new state from the aggregated uploads; c has no client axis here."""
+        """Return the server's new state from the aggregated uploads; c has no client axis here."""
         return {"z": uploads.mean["z"]}
 
     def restored_client(self, sent: State, totals: State, c: Coefficients) -> State:
-        """The state of a client that lost it, from the sums of its updates that the server has counted."""
+        """Return the state of a client that lost it, from the sums of its updates that the server has counted."""
         return self.init_client(sent["z"])
 
 
 def first_exchange(algorithm: Algorithm, layout: Layout, z: Tensor) -> tuple[State, State]:
-    """What a client uploads, and what it keeps between rounds: their names, shapes and dtypes; the values mean nothing.
+    """Return examples of what a client uploads and of what it keeps between rounds, for their names, shapes and dtypes.
 
-    Both follow from the algorithm's methods, so that there is nothing to declare.
+    Both follow from the algorithm's methods, so nothing has to be declared. The values mean nothing.
     """
     c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(1))
     sent, own = algorithm.broadcast(algorithm.init_server(z)), algorithm.init_client(z)
@@ -287,14 +286,14 @@ def first_exchange(algorithm: Algorithm, layout: Layout, z: Tensor) -> tuple[Sta
 
 
 def kept_of(own: State, working: State, after: State) -> State:
-    """What a client keeps of its state after a round: all but what was added for the steps of the round alone."""
+    """Return what a client keeps of its state after a round: all but what was added for this round's steps."""
     return {name: vector for name, vector in after.items() if name in own or name not in working}
 
 
 def steps_in_mean(momentum: float, own: int) -> int:
-    """How many of a round's steps are mixed where their running mean is sent beside z: :meth:`Algorithm.steps_told`.
+    """Return :meth:`Algorithm.steps_told` of an algorithm that uploads a running mean over its steps with z.
 
-    The last has the share 1 - m and the first of a run m^(M - 1); what is sent beside it can take one step out.
+    The last step has the weight 1 - m in it, and the first of a run m^(M - 1); comparison with z can take one step out.
     """
     largest = max(1 - momentum, momentum ** (own - 1))
     return max(1, min(own - 1, int(1 / largest)))
@@ -304,7 +303,7 @@ _MOST_STEPS = 1_000_000
 
 
 def check_local_steps(steps: LocalSteps) -> None:
-    """Refuse a number of local steps below 1 or beyond reason, for whichever client it is meant."""
+    """Refuse numbers of local steps below 1 or unreasonably large."""
     if isinstance(steps, Mapping):
         require(bool(steps), "local_steps must name at least one client")
         for client, number in steps.items():
@@ -323,7 +322,7 @@ def _check_steps(name: str, number: object) -> None:
 
 
 def mean_steps(steps: LocalSteps) -> int:
-    """The clients' mean number of local steps, to the nearest whole one."""
+    """Return the clients' mean number of local steps, rounded to a whole number."""
     if isinstance(steps, int):
         return steps
     numbers = list(steps.values() if isinstance(steps, Mapping) else steps)
@@ -331,7 +330,7 @@ def mean_steps(steps: LocalSteps) -> int:
 
 
 def steps_by_client(steps: LocalSteps, names: Sequence[str]) -> dict[str, int]:
-    """M_i for each client name; ``names`` are in the order in which the clients were listed."""
+    """Return M_i by client name; ``names`` are in the order in which the clients were listed."""
     if isinstance(steps, Mapping):
         for client in steps:
             if client not in names:

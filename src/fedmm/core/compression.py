@@ -1,15 +1,15 @@
-"""The form in which vectors travel: as they are, or as 16- or 8-bit codes with a scale for every few coordinates.
+"""Compression of uploads and broadcasts: exact, or 16- or 8-bit codes with one scale per block of coordinates.
 
-Coding loses digits, so both sides go on from what the codes say, computed by the same arithmetic:
+Encoding loses precision, so both sides continue from the decoded values, computed with the same arithmetic:
 
-uploads:     the client codes its update z_i - z_0 together with what earlier codes left out of it (error feedback);
-             z_i becomes z_0 + what the codes say, for the client's own state and for the server alike.
-broadcasts:  the server codes the way from the point that its clients know to its own; what the codes leave out is part
-             of the next way. A client that was not counted in the last round does not know that point: it is sent the
-             whole one.
+uploads:     the client encodes its update z_i - z_0 plus the residual of its earlier codes (error feedback);
+             z_i becomes z_0 + the decoded update, in the client's own state and at the server alike.
+broadcasts:  the server encodes the difference between its point and the one that its clients know; the coding error
+             becomes part of the next difference. A client that was not counted in the last round does not know that
+             point and is sent the full vectors.
 
-Codes are relative to the largest of their neighbours, so that what they leave out vanishes where updates vanish. What
-either side has to remember is kept in its state, under names that begin with ``wire.``.
+Codes are scaled by the largest value in their block, so the coding error vanishes as updates vanish. What either side
+must remember is kept in its state, under names that begin with ``wire.``.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ Encoding = Literal["exact", "fp16", "int8"]
 ENCODINGS: tuple[Encoding, ...] = ("exact", "fp16", "int8")
 
 BLOCK = 256
-"""Coordinates that share a scale."""
+"""Number of coordinates that share a scale."""
 
 _RESERVED = "wire."
 RESIDUAL = "wire.residual"
@@ -39,15 +39,15 @@ _CODES, _SCALES = ".codes", ".scales"
 
 @dataclass(frozen=True)
 class Codec:
-    """Codes of ``dtype`` from ``-most`` to ``most``, and a float32 scale for each :data:`BLOCK` coordinates."""
+    """Codes of ``dtype`` between ``-most`` and ``most``, with one float32 scale per :data:`BLOCK` coordinates."""
 
     dtype: torch.dtype
     most: float
 
     def encode(self, vector: Tensor) -> tuple[Tensor, Tensor]:
-        """Codes ``[..., size]`` and scales ``[..., blocks]`` of a vector ``[..., size]``.
+        """Return codes ``[..., size]`` and scales ``[..., blocks]`` of a vector ``[..., size]``.
 
-        Where a block is not finite, neither is its scale.
+        If a block is not finite, neither is its scale.
         """
         size = vector.shape[-1]
         padded = torch.nn.functional.pad(vector, (0, -size % BLOCK))
@@ -60,25 +60,25 @@ class Codec:
         return codes.flatten(-2)[..., :size].to(self.dtype), scales
 
     def decode(self, codes: Tensor, scales: Tensor, dtype: torch.dtype) -> Tensor:
-        """What codes and scales say, ``[..., size]``."""
+        """Return the vector ``[..., size]`` that codes and scales represent."""
         units = scales.to(dtype).unsqueeze(-1).expand(*scales.shape, BLOCK).flatten(-2)
         return codes.to(dtype) * units[..., : codes.shape[-1]]
 
     def rounded(self, vector: Tensor) -> Tensor:
-        """What is left of a vector that travels."""
+        """Return a vector as it is after encoding and decoding."""
         return self.decode(*self.encode(vector), vector.dtype)
 
     def size_in_bytes(self, size: int) -> int:
-        """Bytes that a vector takes to send."""
+        """Return the number of bytes of an encoded vector of ``size`` coordinates."""
         return size * self.dtype.itemsize + -(-size // BLOCK) * torch.float32.itemsize
 
 
 CODECS: dict[str, Codec] = {"fp16": Codec(torch.float16, 32768.0), "int8": Codec(torch.int8, 127.0)}
-"""For every encoding but ``exact``. fp16's codes leave room below 1, so that small neighbours keep their digits."""
+"""Codecs of all encodings but ``exact``. fp16 codes go up to 32768, so that small values in a block stay accurate."""
 
 
 def vector_bytes(encoding: Encoding, size: int, dtype: torch.dtype) -> int:
-    """Bytes that a vector takes to send."""
+    """Return the number of bytes needed to send a vector."""
     return size * dtype.itemsize if encoding == "exact" else CODECS[encoding].size_in_bytes(size)
 
 
@@ -95,22 +95,22 @@ def _unpack(codec: Codec, name: str, coded: Mapping[str, Tensor], dtype: torch.d
 
 
 def algorithms_part(state: State) -> State:
-    """A server's or client's state without what is remembered here."""
+    """Return a server's or client's state without the entries of this module."""
     return {name: vector for name, vector in state.items() if not name.startswith(_RESERVED)}
 
 
 def known_point(state: State) -> State:
-    """What clients were sent in the last round, as the server or a client of that round remembers it."""
+    """Return what clients were sent in the last round, as remembered by the server or by a client of that round."""
     return {name.removeprefix(_KNOWN): vector for name, vector in state.items() if name.startswith(_KNOWN)}
 
 
 def remember(broadcasts: Encoding, sent: State) -> State:
-    """What a server, and a client, remembers of a broadcast."""
+    """Return the state entries with which a server or client remembers a broadcast."""
     return {} if broadcasts == "exact" else {_KNOWN + name: vector for name, vector in sent.items()}
 
 
 def first_memory(uploads: Encoding, broadcasts: Encoding, sent: State) -> State:
-    """What a client remembers at the start, where the server stands at ``sent``."""
+    """Return a client's initial memory if the server's initial broadcast is ``sent``."""
     residual = {} if uploads == "exact" else {RESIDUAL: torch.zeros_like(sent["z"])}
     return {**residual, **remember(broadcasts, sent)}
 
@@ -119,7 +119,7 @@ def first_memory(uploads: Encoding, broadcasts: Encoding, sent: State) -> State:
 
 
 class Transmitted(NamedTuple):
-    """A client's point as it arrives, ``[..., size]``; the named tensors that travel; what it has to remember."""
+    """A client's point as it arrives, ``[..., size]``; the named tensors that are sent; what it must remember."""
 
     z: Tensor
     coded: State
@@ -134,10 +134,10 @@ def transmit(
     memory: Mapping[str, Tensor],
     given: Circumstances | None = None,
 ) -> Transmitted:
-    """Send a client's point z ``[..., size]`` to a server that stands at z_0.
+    """Send a client's point z ``[..., size]`` to a server at z_0.
 
-    What the transmission makes of the update is coded last: codes of noisy updates tell no more than these do. They
-    are no function of the updates' *sum*, so that noise which is shared among clients goes with exact uploads alone.
+    Encoding comes after clipping and noise, so codes of noisy updates reveal no more than these do. But codes are not a
+    function of the updates' *sum*, so noise that is shared among clients requires exact uploads.
     """
     if uploads == "exact":
         z = transmit_point(transmission, z, z_0, given)
@@ -152,15 +152,15 @@ def transmit(
 
 
 def keep_back(z: Tensor, memory: Mapping[str, Tensor]) -> Transmitted:
-    """A client's point in a round in which it is not sent: what earlier codes left out of it stays to be sent."""
+    """Return a client's point for a round in which it is not sent; the residual of its earlier codes is kept."""
     return Transmitted(z, {}, {RESIDUAL: memory[RESIDUAL]} if RESIDUAL in memory else {})
 
 
 def transmit_others(transmission: Transmission, algorithm: Algorithm, upload: State, z: Tensor, sent: State) -> State:
-    """An upload whose vectors beside z, where they come of the local steps themselves, are shortened like z.
+    """Return an upload whose other vectors are clipped like z if they depend on the local steps directly.
 
-    What a plain algorithm sends beside z follows from z as it arrives (SCAFFOLD's change of its control). Of the others
-    nothing may travel with noise but z as it arrives: the noise is on nothing else.
+    In a plain algorithm, everything else that is uploaded follows from z as it arrives (SCAFFOLD's change of its
+    control). Other algorithms may upload only z if updates carry noise, because nothing else is noised.
     """
     if algorithm.plain or transmission.exact:
         return upload
@@ -179,7 +179,7 @@ def transmit_others(transmission: Transmission, algorithm: Algorithm, upload: St
 
 
 def travelling(uploads: Encoding, upload: State) -> State:
-    """An upload of the names, shapes and dtypes that travel; its values are none that anyone sent."""
+    """Return a placeholder upload with the names, shapes and dtypes that are sent; its values mean nothing."""
     if uploads == "exact":
         return upload
     others = {name: vector for name, vector in upload.items() if name != "z"}
@@ -187,7 +187,7 @@ def travelling(uploads: Encoding, upload: State) -> State:
 
 
 def decode_upload(uploads: Encoding, coded: State, sent: State) -> State:
-    """The upload that travelled as ``coded``, from a client that was sent ``sent``."""
+    """Return the upload that was sent as ``coded`` by a client that had received ``sent``."""
     if uploads == "exact":
         return coded
     others = {name: vector for name, vector in coded.items() if not name.startswith("z.")}
@@ -198,14 +198,14 @@ def decode_upload(uploads: Encoding, coded: State, sent: State) -> State:
 
 
 class Broadcast(NamedTuple):
-    """What the clients of a round work from, and the codes that take those who know the last point there."""
+    """What the clients of a round work from, and the codes that are sent to clients that know the last point."""
 
     sent: State
     codes: State
 
 
 def broadcast(broadcasts: Encoding, now: State, known: State) -> Broadcast:
-    """What a server at ``now`` sends to clients that know ``known``, ``[..., size]`` by name."""
+    """Return what a server at ``now`` sends to clients that know ``known``, ``[..., size]`` by name."""
     if broadcasts == "exact":
         return Broadcast(now, now)
     codes: State = {}
@@ -215,18 +215,18 @@ def broadcast(broadcasts: Encoding, now: State, known: State) -> Broadcast:
 
 
 def decode_broadcast(broadcasts: Encoding, coded: State, known: State) -> State:
-    """What a server sent, for a client that knows ``known``; ``coded`` holds codes, or the whole vectors."""
+    """Return what a server sent to a client that knows ``known``; ``coded`` holds codes or the full vectors."""
     if broadcasts == "exact" or not _is_coded(coded):
         return coded
     names = [name.removesuffix(_CODES) for name in coded if name.endswith(_CODES)]
     for name in names:
         if name not in known:
-            raise FedmmError(f"codes of {name!r} came to a client that does not know the point they begin at")
+            raise FedmmError(f"the client received codes of {name!r} but does not know the point that they refer to")
     return {name: known[name] + _unpack(CODECS[broadcasts], name, coded, known[name].dtype) for name in names}
 
 
 def readable(coded: State, own: State) -> bool:
-    """Whether a client in this state knows where the codes begin that it was sent, if they are codes."""
+    """Return whether a client in state ``own`` can decode ``coded``: it knows the points to which any codes refer."""
     return all(_KNOWN + name.removesuffix(_CODES) in own for name in coded if name.endswith(_CODES))
 
 

@@ -1,4 +1,4 @@
-"""What every engine takes and gives: the state of a federation, and one record a round."""
+"""What all engines share: the state of a federation, one record per round, and the interface."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from fedmm.core.algorithm import State
 from fedmm.core.problem import Statistics
 
 Norms = dict[str, float]
-"""The lengths of what one client sends: of each vector of its upload, and of the change of its running statistics."""
+"""The norms of what one client sends: of each vector of its upload, and of the change of its running statistics."""
 
 
 class Refusal(NamedTuple):
-    """An update that was not counted, and why, in words that follow the client's name."""
+    """An update that was not counted, and the reason, in words that follow the client's name."""
 
     client: str
     reason: str
@@ -23,18 +23,18 @@ class Refusal(NamedTuple):
 
 @dataclass(frozen=True)
 class FederatedState:
-    """Everything a federation is after ``round`` finished rounds; nothing else is needed to go on.
+    """The complete state of a federation after ``round`` finished rounds; a run can be resumed from it alone.
 
     server: the algorithm's server state; ``server["z"]`` is the server's point z_0. Numbers of each client
-        (``init_per_client``) are in order of the clients' names.
-    clients: each client's own state, by client name (FedMM's dual lives there).
+        (``init_per_client``) are ordered by client name.
+    clients: each client's own state, by client name (including FedMM's dual).
     statistics, client_statistics: running statistics of normalisation layers, shared and per client.
-    totals: the sums of each client's updates, by client name, where the terms have the server keep them.
-    counted: by client name, the last round (from 0) in which the server counted it, where they exchange messages.
-    norms: by client name, the lengths of its last update that was counted, where they are bounded by what is usual.
-    offender: where the run ended because the round after this one was not finite, the client that began it (empty: the
-        mean of all); None else. finished: where it was ended early, on purpose.
-    fallback: good states of earlier rounds, the oldest first, where a guard may go back to one.
+    totals: the sum of each client's updates, by client name, if the terms have the server keep them.
+    counted: by client name, the last round (from 0) in which it was counted, if clients and server exchange messages.
+    norms: by client name, the norms of its last update that was counted, if unusual norms are refused.
+    offender: if the run ended on a non-finite next round, the client where this began (empty: the mean of all); else
+        None. finished: whether the run was ended early, on purpose.
+    fallback: good states of earlier rounds, the oldest first, if a guard may go back to one.
     """
 
     round: int
@@ -51,7 +51,7 @@ class FederatedState:
 
     @property
     def ended(self) -> bool:
-        """Whether no round follows, however many others have run."""
+        """Whether this run has no further rounds, even if others of its stack have."""
         return self.finished or self.offender is not None
 
     @property
@@ -61,24 +61,24 @@ class FederatedState:
 
     @property
     def model(self) -> Tensor:
-        """The point whose network predicts: the server's ``average`` if the algorithm keeps one, otherwise z."""
+        """The point used for prediction: the server's ``average`` if the algorithm keeps one, otherwise z."""
         return self.server.get("average", self.server["z"])
 
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """What one round measured.
+    """What was measured in one round.
 
-    round: rounds finished, from 1.
+    round: number of finished rounds, from 1.
     drift: mean over the round's clients of ||z_i - z_0||.
     consensus_gap: root mean square over the round's clients of ||z_i - mean z||, before duals are added.
     dual_norm: root mean square over all clients of ||dual_i||; 0 for an algorithm without duals.
-    bytes_up, bytes_down: sent by all clients together, and to all of them.
+    bytes_up, bytes_down: bytes sent by all clients together, and to all of them.
     metrics: means over the round's clients that report them (for example ``loss``).
-    by_client: ``drift`` of the round's clients and ``dual_norm`` of all, where it is known, by client name; nothing
-        if updates carry noise.
-    clients: whose updates were counted; refused: whose were not, and why. Without any the server stays where it is, and
-        drift and gap are 0.
+    by_client: by client name, ``drift`` of the round's clients and ``dual_norm`` of all, if known; empty if updates
+        carry noise.
+    clients: how many clients were counted; refused: whose updates were not, and why. If none was counted the server
+        does not move, and drift and gap are 0.
     """
 
     round: int
@@ -98,7 +98,7 @@ class Engine(Protocol):
     """Decides where a round runs, never what it computes."""
 
     def start(self) -> FederatedState:
-        """The state before the first round."""
+        """Return the state before the first round."""
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
-        """One round: state in, state out; ``state`` is left as it is."""
+        """Run one round and return the new state and its record; ``state`` is not modified."""

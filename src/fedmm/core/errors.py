@@ -1,4 +1,4 @@
-"""The errors a user can cause, and the words they are told in."""
+"""User-facing errors and helpers that build their messages."""
 
 from __future__ import annotations
 
@@ -6,22 +6,22 @@ import difflib
 from collections.abc import Callable, Iterable
 
 Say = Callable[[str], None]
-"""Tells the user a line."""
+"""A callback that shows one line to the user."""
 
 
 class FedmmError(ValueError):
-    """Something the user gave cannot be used; the message is one sentence that says what would be right."""
+    """Raised when user input cannot be used; the message is one sentence that says what would be right."""
 
     def __str__(self) -> str:
-        """On one line: what cannot be printed, such as a line break in a file's name, is shown as an escape."""
+        """Return the message on one line, with unprintable characters such as line breaks in file names escaped."""
         return "".join(letter if letter.isprintable() else ascii(letter)[1:-1] for letter in super().__str__())
 
 
 class Diverged(FedmmError):  # noqa: N818 - reads as what happened
-    """A client produced a value that is not finite, or a round exploded.
+    """Raised when a client produces a non-finite value or a round explodes.
 
-    client: its name; empty if every client was finite and their mean is not. exploded: what was too large.
-    reason: what happened, in words. partial: the result up to the last good round, as the call would have returned it.
+    client: its name; empty if every client was finite but their mean was not. exploded: what grew too large. reason:
+    what happened, in words. partial: the result up to the last good round, as the call would have returned it.
     """
 
     def __init__(self, client: str, round: int, exploded: str = "") -> None:
@@ -34,7 +34,7 @@ class Diverged(FedmmError):  # noqa: N818 - reads as what happened
 
 
 def unknown(what: str, given: str, known: Iterable[str]) -> FedmmError:
-    """The error for a name that is not in a table, with the nearest name that is."""
+    """Return the error for a name that is not in a table, with the closest known name as a suggestion."""
     names = sorted(known)
     near = difflib.get_close_matches(given, names, n=1)
     hint = f"; did you mean {near[0]!r}?" if near else ""
@@ -48,5 +48,5 @@ def require(condition: bool, message: str) -> None:
 
 
 def first_line(problem: BaseException) -> str:
-    """The first line of another library's error; its name where it says nothing."""
+    """Return the first line of another library's error message, or the error's class name if the message is empty."""
     return (str(problem).strip() or type(problem).__name__).splitlines()[0]

@@ -1,4 +1,4 @@
-"""On what terms clients take part in a federation, whatever the algorithm, and who does in a round."""
+"""The terms on which clients take part in a federation, whatever the algorithm, and who takes part in a round."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from fedmm.core.validation import flag, not_negative, one_of, within
 OnBadUpdate = Literal["stop", "skip"]
 
 MOST_SUMMED = 256
-"""How many updates a masked sum may have."""
+"""The maximum number of updates in a masked sum."""
 
 
 @dataclass(frozen=True)
 class Terms:
-    """On what terms clients take part.
+    """The terms on which clients take part.
 
-    participation: which share of the clients works in a round, at least one; who, follows from the seed and the round.
-    on_bad_update: what an update that is not finite does: ``stop`` ends the run, ``skip`` leaves the client out of the
-        round. An update that is malformed or beyond a bound is always left out.
+    participation: the share of the clients that takes part in a round, at least one; seed and round decide which.
+    on_bad_update: what to do about a non-finite update: ``stop`` ends the run, ``skip`` leaves the client out of the
+        round. An update that is malformed or exceeds a bound is always left out.
     max_update_norm: an update z_i - z_0 with a larger norm is left out; 0 for no bound.
-    max_update_ratio: so is one whose norm is more than so many times the median in the client's group; 0 for no bound.
+    max_update_ratio: so is one whose norm exceeds this multiple of the median in the client's group; 0 for no bound.
     aggregation: how the server combines the updates, within groups of clients that hold the same domains.
-    transmission: what happens to an update on its way.
-    restore: the server keeps the sums of each client's updates, so that a client that lost its state gets it back.
-    uploads, broadcasts: the form in which vectors travel: ``exact``, ``fp16`` or ``int8``.
-    secure_sum: sites elsewhere mask their updates, so that the server sees their sum alone; in one process, where there
-        is nobody to hide them from, it changes nothing.
+    transmission: how an update is clipped and noised before it is sent.
+    restore: the server keeps the sum of each client's updates, so that a client that lost its state can recover it.
+    uploads, broadcasts: the encoding of vectors: ``exact``, ``fp16`` or ``int8``.
+    secure_sum: remote sites mask their updates, so that the server sees only their sum; in a single process, where
+        there is nobody to hide them from, it changes nothing.
     """
 
     participation: float = 1.0
@@ -64,11 +64,11 @@ class Terms:
         )
         require(
             isinstance(self.aggregation, Aggregation),
-            f"aggregation must be one such as fedmm's CoordinateMedian(), not {self.aggregation!r}",
+            f"aggregation must be an instance such as fedmm.CoordinateMedian(), not {self.aggregation!r}",
         )
         require(
             isinstance(self.transmission, Transmission),
-            f"transmission must be one such as fedmm's ClippedUpdate(1.0), not {self.transmission!r}",
+            f"transmission must be an instance such as fedmm.ClippedUpdate(1.0), not {self.transmission!r}",
         )
         flag("restore", self.restore)
         one_of("uploads", self.uploads, ENCODINGS)
@@ -94,21 +94,21 @@ class Terms:
 
     @property
     def may_refuse(self) -> bool:
-        """Whether an update that is well formed can be left out."""
+        """Whether a well-formed update can be left out."""
         return self.on_bad_update == "skip" or self.max_update_norm > 0 or self.max_update_ratio > 0
 
     @property
     def trusts_server(self) -> bool:
-        """Whether clients share in the noise that hides them, so that the server sees more than others may."""
+        """Whether the clients share the noise that hides them, so that the server sees more than others may."""
         return isinstance(self.transmission, GaussianUpdate) and self.transmission.trust == "server"
 
     @property
     def hides_updates(self) -> bool:
-        """Whether a client reveals nothing but its update, which noise or masks hide."""
+        """Whether noise or masks hide each client's update, so that nothing else about the client may be revealed."""
         return self.transmission.private or self.secure_sum
 
     def check_sum(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
-        """Refuse masks where the server looks at single updates, or if sites send what masks do not hide."""
+        """Refuse ``secure_sum`` if the server needs individual updates, or if sites send what masks do not hide."""
         if not self.secure_sum:
             return
         self.check_reports(algorithm)
@@ -126,7 +126,7 @@ class Terms:
         require(
             self.uploads == self.broadcasts == "exact",
             "secure_sum needs uploads and broadcasts to be 'exact': codes of single updates are not a function of "
-            "their sum, and masks are of the one point that all were sent",
+            "their sum, and masks assume that all clients were sent the same point",
         )
         require(
             not (problem.share_statistics and problem.statistics),
@@ -137,7 +137,7 @@ class Terms:
         require(clients <= MOST_SUMMED, f"secure_sum takes at most {MOST_SUMMED} clients, not {clients}")
 
     def check_reports(self, algorithm: Algorithm) -> None:
-        """Refuse algorithms whose clients report numbers, if noise or masks are to hide single clients."""
+        """Refuse algorithms whose clients report numbers if noise or masks are to hide individual clients."""
         if not algorithm.reports:
             return
         what = f"its clients report their {' and '.join(map(repr, algorithm.reports))}"
@@ -152,7 +152,7 @@ class Terms:
         )
 
     def require_plain(self, engine: str) -> None:
-        """Refuse masks for an engine that shows its server every update."""
+        """Refuse ``secure_sum`` for an engine that shows its server every update."""
         require(
             not self.secure_sum,
             f"secure_sum hides updates in a federation of sites (fedmm deploy); the engine {engine!r} shows its server "
@@ -160,18 +160,18 @@ class Terms:
         )
 
     def check_noise(self, problem: FederatedProblem, algorithm: Algorithm) -> None:
-        """Refuse shared noise where it would not hide what it is accounted for: docs/privacy.md has the proof.
+        """Refuse noise that would not give the privacy that is reported; docs/privacy.md has the proof.
 
-        The proof needs clients whose updates depend on earlier noise through the broadcasts alone. What a client keeps
-        between rounds holds the noise of its own earlier updates, which nobody else was shown.
+        For shared noise, updates may depend on earlier noise only through the broadcasts, but what a client keeps
+        between rounds contains the noise of its own earlier updates, which nobody else has seen.
 
-        Whoever is trusted, noise is on z alone: what comes of the local steps in another way must not travel.
+        Only z is noised, whoever is trusted, so nothing else that comes from the local steps may be sent.
         """
         self.check_reports(algorithm)
         require(
             not (self.transmission.private and algorithm.draws_by_importance),
-            f"updates cannot carry noise with {algorithm.name}: what noise is worth is known for clients that are "
-            "drawn uniformly, and it draws them by their weights; use an algorithm such as fedmm",
+            f"updates cannot carry noise with {algorithm.name}: the privacy of noise is known for uniformly drawn "
+            "clients, and this algorithm draws them by weight; use an algorithm such as fedmm",
         )
         if self.transmission.private and not algorithm.plain:
             upload, _ = first_exchange(algorithm, problem.layout, problem.start)
@@ -207,16 +207,16 @@ class Terms:
         )
 
     def keeps_totals(self, algorithm: Algorithm) -> bool:
-        """Whether the server keeps the sums of each client's updates."""
+        """Return whether the server keeps the sum of each client's updates."""
         return bool(algorithm.accumulates) and (self.restore or self.aggregation.robust)
 
     def structure(self) -> Terms:
-        """What must be the same for runs in one program: all but who takes part."""
+        """Return the terms that stacked runs must share: all but the participation."""
         return replace(self, participation=1.0)
 
 
 def client_weights(problem: FederatedProblem, algorithm: Algorithm) -> Tensor | None:
-    """What each client's update is multiplied with before the mean, ``[clients]`` in order of their names, or None."""
+    """Return the factor on each client's update before the mean, ``[clients]`` ordered by name; None if all are 1."""
     names = [client.name for client in problem.clients]
     by_name = steps_by_client(algorithm.steps, problem.listed or names)
     layout = problem.layout
@@ -226,12 +226,12 @@ def client_weights(problem: FederatedProblem, algorithm: Algorithm) -> Tensor | 
 
 
 def head_count(clients: int, share: float) -> int:
-    """How many of so many clients take part in a round: their share, rounded, at least one."""
+    """Return how many of ``clients`` clients take part in a round: their share, rounded, at least one."""
     return max(1, int(share * clients + 0.5))
 
 
 def taking_part(names: Sequence[str], share: float, seed: int, t: int) -> list[str]:
-    """Who takes part in round t, in order of the names: a function of seed, round and names alone."""
+    """Return the sorted names of the clients in round t: a function of seed, round, names and share alone."""
     if share >= 1.0:
         return sorted(names)
     drawn = sorted(names, key=lambda name: (key(seed, "participation", t, name), name))
@@ -239,25 +239,25 @@ def taking_part(names: Sequence[str], share: float, seed: int, t: int) -> list[s
 
 
 def draw_order(names: Sequence[str], seed: int, t: int) -> tuple[list[int], float]:
-    """What a weighted draw in round t goes by: the places of the names in a drawn order, and a number in [0, 1)."""
+    """Return what decides a weighted draw in round t: a random order of the clients and a number in [0, 1)."""
     places = sorted(range(len(names)), key=lambda i: (key(seed, "participation", t, names[i]), names[i]))
     return places, key(seed, "draw", t) / (1 << 63)
 
 
 def weighted_draw(importance: Tensor, count: Tensor, order: Tensor, start: Tensor) -> tuple[Tensor, Tensor]:
-    """Who is drawn by importance, bool ``[..., clients]``, and what their fields are multiplied with, of that shape.
+    """Return which clients are drawn by importance, bool ``[..., clients]``, and the factors on their fields, likewise.
 
-    importance: N lambda_i, at least 0 with mean 1, ``[..., clients]``. count: how many are drawn, ``[..., 1]``.
+    importance: N lambda_i, at least 0 with mean 1, ``[..., clients]``. count: how many to draw, ``[..., 1]``.
     order, start: from :func:`draw_order`, ``[..., clients]`` and ``[..., 1]``.
 
-    Systematic sampling without replacement: client i is drawn with probability p_i = min(1, s lambda_i), s such that
-    the p_i sum to count, and works with weight count lambda_i / p_i. So the mean over those who are drawn is, in
-    expectation, the sum of lambda_i F_i. It is 1 for all where no p_i is 1, and N lambda_i where everyone takes part.
+    Systematic sampling without replacement: client i is drawn with probability p_i = min(1, s lambda_i), with s such
+    that the p_i sum to count, and its field has the factor count lambda_i / p_i. So the mean over the drawn clients is,
+    in expectation, the sum of lambda_i F_i. All factors are 1 if no p_i is 1, and N lambda_i if everyone takes part.
     """
     clients = importance.shape[-1]
     count, start = count.double(), start.double()
     share = importance.double() / clients
-    mass = share.clamp_min(_NEVER_QUITE)  # so that there are always enough to draw
+    mass = share.clamp_min(_NEVER_QUITE)  # so that `count` clients can always be drawn
     ordered = mass.sort(dim=-1, descending=True).values
     left = count - torch.arange(clients, device=mass.device)
     scales = left / ordered.flip(-1).cumsum(dim=-1).flip(-1)

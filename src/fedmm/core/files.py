@@ -1,4 +1,4 @@
-"""Files and folders: where this machine keeps them, one atomic write, one parser of TOML. Needs no torch."""
+"""File helpers: standard folders, locks, atomic writes and TOML parsing. Does not need torch."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def sync_path(path: Path) -> None:
 
 @contextmanager
 def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
-    """Hold the lock of a file, which is made with this mode if there is none, and yield the file.
+    """Lock a file, creating it with this mode if needed, and yield it.
 
-    While another process holds it, ``refusal`` is raised.
+    Raises :class:`FedmmError` with the message ``refusal`` if another process holds the lock.
     """
     with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT, mode), "r+", encoding="ascii") as file:
         try:
@@ -42,10 +42,10 @@ def hold_lock(path: Path, refusal: str, mode: int = 0o600) -> Iterator[TextIO]:
 
 @contextmanager
 def hold_folder(folder: Path, refusal: str) -> Iterator[None]:
-    """Hold the lock of a folder, as :func:`hold_lock` that of a file, where there are such locks."""
+    """Lock a folder like :func:`hold_lock` does a file, on systems with such locks."""
     try:
         number = os.open(folder, os.O_RDONLY)
-    except PermissionError:  # Windows opens no folders
+    except PermissionError:  # Windows cannot open folders
         yield
         return
     try:
@@ -57,7 +57,7 @@ def hold_folder(folder: Path, refusal: str) -> Iterator[None]:
 
 
 def _lock(number: int, refusal: str) -> None:
-    """Lock an open file; what the system says if it cannot lock is raised as it comes."""
+    """Lock an open file; a failure other than a lock held elsewhere is raised as the system's own ``OSError``."""
     import fcntl  # noqa: PLC0415 - not on every system
 
     try:
@@ -68,10 +68,10 @@ def _lock(number: int, refusal: str) -> None:
 
 @contextmanager
 def replace_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
-    """Yield a name beside ``path`` to write to; on success the file is synced and renamed to ``path``, else removed.
+    """Yield a path beside ``path`` to write to; on success the file is synced and renamed to ``path``, else removed.
 
-    partial: that name, where only one process writes this file; by default it contains the process's id.
-    What the disk refuses is raised as it comes (OSError), and leaves the older file as it was.
+    partial: that path, if only one process writes this file; by default its name contains the process id.
+    If the file cannot be written, the ``OSError`` is raised as it is and the older file stays unchanged.
     """
     path = path.resolve() if path.is_symlink() else path
     partial = partial or path.with_name(f".{path.name[:200]}.{os.getpid()}.partial")
@@ -89,14 +89,14 @@ def replace_file(path: Path, partial: Path | None = None) -> Iterator[Path]:
 
 
 def write_text(path: Path, text: str) -> None:
-    """A text in UTF-8 that is there whole or not at all, in a folder that is made if there is none."""
+    """Write UTF-8 text atomically, creating the folder if needed."""
     path.parent.mkdir(parents=True, exist_ok=True)
     with replace_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 def write_json(path: Path, content: Mapping[str, Any]) -> None:
-    """A JSON file that is there whole or not at all, in a folder that is made if there is none."""
+    """Write a JSON file atomically, creating the folder if needed."""
     try:
         write_text(path, json.dumps(content, indent=2) + "\n")
     except OSError as problem:
@@ -107,7 +107,7 @@ _DEEPEST = 50
 
 
 def parse_toml(text: str | bytes, name: object) -> dict[str, Any]:
-    """Parse a TOML text; one that is not valid is refused in one sentence. name: the file or setting it came from."""
+    """Parse TOML text, raising a one-sentence error if it is invalid. name: the file or setting that it came from."""
     try:
         text = text if isinstance(text, str) else text.decode("utf-8")
         tables = tomllib.loads(text.replace("\r\n", "\n"))
@@ -118,7 +118,7 @@ def parse_toml(text: str | bytes, name: object) -> dict[str, Any]:
 
 
 def require_shallow(value: object, name: object) -> None:
-    """Refuse tables and lists that are nested deeper than code that walks through them can follow."""
+    """Refuse tables and lists that are nested too deeply for code that walks through them."""
     level = [value]
     for _ in range(_DEEPEST):
         nested = [item.values() if isinstance(item, dict) else item for item in level if isinstance(item, dict | list)]
@@ -128,14 +128,12 @@ def require_shallow(value: object, name: object) -> None:
 
 @contextmanager
 def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
-    """:func:`replace_file` for a file that the user named, in a folder that is made if there is none.
+    """Like :func:`replace_file`, for a file that the user named, in a folder that is created if needed.
 
-    What cannot be written is one sentence.
+    Raises a one-sentence :class:`FedmmError` if it cannot be written.
     """
-    require("\0" not in str(path), f"{path} cannot be written: a name must not contain a zero byte")
     try:
-        require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
-        require(path.is_file() or not path.exists(), f"{path} is not a regular file; name one to write")
+        _require_writable(path)
         require(overwrite or not path.exists(), f"{path} already exists; pass --overwrite to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as partial:
@@ -144,14 +142,34 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
         raise FedmmError(f"{path} cannot be written: {problem.strerror or problem}") from problem
 
 
+def require_replaceable(path: Path, option: str, what: str, is_own: Callable[[Path], bool]) -> None:
+    """Refuse a folder, and a file that holds anything but what is to be written; an empty file may be replaced.
+
+    option: names the path, such as ``--out``. what: is to be written; is_own: whether a file holds it.
+    """
+    try:
+        _require_writable(path)
+        own = not path.exists() or not path.stat().st_size or is_own(path)
+    except OSError as problem:
+        raise FedmmError(f"{option} {path} cannot be written: {problem.strerror or problem}") from problem
+    require(own, f"{option} {path} is there and holds something else than {what}; name another file")
+
+
+def _require_writable(path: Path) -> None:
+    """Refuse a name that cannot be that of a file to write."""
+    require("\0" not in str(path), f"{path} cannot be written: a name must not contain a zero byte")
+    require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
+    require(path.is_file() or not path.exists(), f"{path} is not a regular file; name one to write")
+
+
 DOMAINS = ("source", "target", "both")
-"""What a site may hold."""
+"""The domains that a site may hold."""
 
 
 def append_text(path: Path, text: str, is_whole: Callable[[bytes], bool]) -> None:
-    """Add lines to a file, on disk before this returns.
+    """Append lines to a file and wait until they are on disk.
 
-    is_whole: whether a last line without its end is a line; one that a crash cut short is not, and is removed first.
+    is_whole: whether a last line without a line break is complete; one cut short by a crash is removed first.
     """
     with path.open("a+b") as file:
         file.seek(0)
@@ -167,7 +185,7 @@ def append_text(path: Path, text: str, is_whole: Callable[[bytes], bool]) -> Non
 
 
 def domain_of(source: bool, target: bool) -> str:
-    """What a site holds, as its file says it."""
+    """Return which domains a site holds, in the words of its file."""
     return "both" if source and target else "source" if source else "target"
 
 
@@ -176,9 +194,9 @@ Decimal = Literal[".", ","]
 
 @dataclass(frozen=True)
 class TableKeys:
-    """The keys of ``[data]`` that say how a table is written; columns: their names, if the file has none.
+    """The keys of ``[data]`` that say how a table is written; columns: the column names of a file without a header.
 
-    ``TableFormat.of`` in ``fedmm.data.readers`` says what each is for.
+    :class:`fedmm.data.readers.table_formats.TableFormat` documents the others.
     """
 
     separator: str = ","
@@ -192,32 +210,32 @@ class TableKeys:
 
 
 _LONGEST_NAME = 255
-"""Bytes of a name, as most file systems have it."""
+"""Maximum length of a file name in bytes, as on most file systems."""
 
 
 def data_folder() -> Path:
-    """The folder of the data sets' files: ``FEDMM_DATA``, else the user's own data folder."""
+    """Return the folder of data set files: ``FEDMM_DATA``, else the user's own data folder."""
     return _folder("FEDMM_DATA", "XDG_DATA_HOME", Path(".local", "share"))
 
 
 def cache_folder() -> Path:
-    """The folder of what can be made again: ``FEDMM_CACHE``, else the user's own cache folder."""
+    """Return the folder of files that can be recreated: ``FEDMM_CACHE``, else the user's own cache folder."""
     return _folder("FEDMM_CACHE", "XDG_CACHE_HOME", Path(".cache"))
 
 
 def config_folder() -> Path:
-    """The folder of the user's own configuration: ``FEDMM_CONFIG``, else the one that the system has for it."""
+    """Return the folder of the user's configuration: ``FEDMM_CONFIG``, else the user's own configuration folder."""
     return _folder("FEDMM_CONFIG", "XDG_CONFIG_HOME", Path(".config"))
 
 
 def is_name(text: str) -> bool:
-    """Whether a text can name a file or folder in another, and leads nowhere else."""
+    """Return whether a text can name a file or folder inside another, without leading anywhere else."""
     short = len(text.encode("utf-8", "surrogatepass")) <= _LONGEST_NAME
     return short and text not in ("", ".", "..") and not set(text) & {"/", "\\", "\0"}
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder that can be looked for: a name that no file system takes is none."""
+    """Return whether a folder exists; a name that no file system accepts counts as missing."""
     try:
         return path.is_dir()
     except OSError:
@@ -227,6 +245,6 @@ def is_folder(path: Path) -> bool:
 def _folder(ours: str, common: str, otherwise: Path) -> Path:
     if given := os.environ.get(ours):
         return Path(given).expanduser()
-    # The XDG specification has a relative path ignored.
+    # The XDG specification says to ignore relative paths.
     base = Path(os.environ.get(common, ""))
     return (base if base.is_absolute() else Path.home() / otherwise) / "fedmm"

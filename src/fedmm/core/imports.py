@@ -1,8 +1,8 @@
-"""Modules that a file names: an experiment, a run folder or a job may name code, and only the user can allow it.
+"""Import of code that a file names: an experiment, a run folder or a job may name code, and only the user can allow it.
 
-The list of allowed names is in the environment, so that every process started from this one has it, and in the user's
-own configuration file. Nothing in an experiment, a run folder or the current folder adds to it. A site that works for
-somebody else's experiment has a list of its own instead (:func:`only_allowed`).
+The allowed names are in an environment variable, which all processes started from this one inherit, and in the user's
+own configuration file. Nothing in an experiment, a run folder or the current folder adds to them. A site that works on
+somebody else's experiment has its own list instead (:func:`only_allowed`).
 """
 
 from __future__ import annotations
@@ -43,11 +43,11 @@ def allow_import(*names: str) -> None:
     """Allow experiments and run folders to name these modules, in this process and those it starts.
 
     Importing a module runs its code, and a backbone ``module:factory`` calls the factory with the file's options. Names
-    that no list allows are refused before anything is imported. Modules are searched for on Python's path, and then in
+    that are not allowed are refused before anything is imported. Modules are searched for on Python's path, and then in
     the current folder.
 
     names: ``package.module`` for the functions and classes that it or its submodules define, or
-        ``package.module:factory`` for one alone.
+        ``package.module:factory`` for this one only.
     """
     before = _from_environment()
     added = [check_name(name, "allow_import") for name in names]
@@ -57,9 +57,9 @@ def allow_import(*names: str) -> None:
 
 @contextmanager
 def only_allowed(names: Sequence[str], remedy: str) -> Iterator[None]:
-    """Within it, in this thread, these names are the whole list: the environment and the user's file add nothing.
+    """Allow only these names within the context, in this thread; the environment and the user's file add nothing.
 
-    remedy: what a refusal says one can do.
+    remedy: what an error message suggests to do.
     """
     token = _ONLY.set(_Only(tuple(check_name(name, "allow_imports") for name in names), remedy))
     try:
@@ -69,26 +69,26 @@ def only_allowed(names: Sequence[str], remedy: str) -> Iterator[None]:
 
 
 def is_covered(name: str, allowed: Sequence[str]) -> bool:
-    """Whether a list of modules and functions lets ``module:attribute`` be imported."""
+    """Return whether a list of modules and functions allows the import of ``module:attribute``."""
     module, _, attribute = name.partition(":")
     return any(_covers(entry, module, attribute) for entry in allowed)
 
 
 def allowed_names() -> list[str]:
-    """What the environment and the user's configuration file allow, in this order."""
+    """Return the names that the environment and the user's configuration file allow, in this order."""
     return [*_from_environment(), *_from_configuration()]
 
 
 def configuration_file() -> Path:
-    """The user's own configuration; its key ``allow_import`` lists modules that are always allowed."""
+    """Return the user's configuration file, whose key ``allow_import`` lists modules that are always allowed."""
     return config_folder() / "config.toml"
 
 
 def import_allowed(name: str, what: str, *, built_in: Collection[str] = ()) -> Any:
-    """The object that ``module:attribute`` names; refused, and nothing imported, if it is not allowed.
+    """Import and return the object that ``module:attribute`` names; if that is not allowed, refuse without importing.
 
-    An allowed module gives what is defined in allowed modules: not what it imported from others, such as ``os.system``.
-    what: what has this name, for the refusal. built_in: whole names that need not be allowed.
+    An allowed module gives access to functions and classes from allowed modules, not to others that it imported, such
+    as ``os.system``. what: what the name is for, in an error message. built_in: full names that are always allowed.
     """
     module, _, attribute = name.partition(":")
     require(
@@ -130,7 +130,7 @@ def _covers(allowed: str, module: str, attribute: str) -> bool:
 
 
 def check_name(name: str, where: str) -> str:
-    """A name as lists of allowed ones take it; others are refused. where: the list."""
+    """Return a name if it is valid in a list of allowed names, and refuse it otherwise. where: the list."""
     require(
         isinstance(name, str) and _NAME.fullmatch(name) is not None,
         f"{where} takes a module such as mypackage.models, or a function as mypackage.models:tower, not {name!r}",
@@ -179,7 +179,7 @@ class _InFolder(MetaPathFinder):
 
 @contextmanager
 def _current_folder(names: Collection[str]) -> Iterator[None]:
-    """Modules of these names are also found in the current folder, after all other places; no others are."""
+    """Also find modules with these names, and no others, in the current folder, after all other places."""
     finder = _InFolder(Path.cwd(), names)
     sys.meta_path.append(finder)
     try:

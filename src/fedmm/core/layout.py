@@ -1,7 +1,7 @@
-"""One flat vector z = (omega, psi) for all parameters, and where each named tensor lies in it.
+"""One flat vector z = (omega, psi) of all parameters, and the position of each named tensor in it.
 
-Every algorithm is arithmetic on z. ``Layout`` is the only place that knows which coordinates belong to the
-minimising side omega, which to the maximising side psi, and under which names.
+Every algorithm is arithmetic on z. Only ``Layout`` knows which coordinates belong to the minimising side omega and
+which to the maximising side psi, and under which names.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ Point = Tensor | Mapping[str, Tensor]
 """A point on one side: a tensor, or named tensors."""
 
 PerGroup = float | Mapping[str, float]
-"""One number, or one per group of parameters: a group is a name or the part of it before a dot; ``*`` is the rest."""
+"""One number, or one per parameter group: a group is a parameter's name or a dotted prefix of it; ``*`` is the rest."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Block:
 
 
 class Layout:
-    """Where the named tensors of omega and psi lie in z, which has shape ``[..., size]``; omega comes first."""
+    """The positions of the named tensors of omega and psi in z, which has shape ``[..., size]``; omega comes first."""
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Layout:
 
     @classmethod
     def of(cls, omega: Point, psi: Point) -> Layout:
-        """The layout of a given start; a bare tensor is called ``omega`` or ``psi``."""
+        """Return the layout of a starting point; a bare tensor is called ``omega`` or ``psi``."""
         named_omega, named_psi = _name_tensors(omega, "omega"), _name_tensors(psi, "psi")
         tensors = [*named_omega.values(), *named_psi.values()]
         both = sorted(named_omega.keys() & named_psi.keys())
@@ -76,7 +76,7 @@ class Layout:
             require(
                 tensor.dtype == first.dtype and tensor.device == first.device,
                 f"start {name!r} is {tensor.dtype} on {tensor.device}, others are {first.dtype} on {first.device}; "
-                "give all of omega and psi one dtype and device",
+                "give all of omega and psi the same dtype and device",
             )
         return cls(
             {n: tuple(t.shape) for n, t in named_omega.items()},
@@ -87,28 +87,28 @@ class Layout:
         )
 
     def pack(self, omega: Point, psi: Point) -> Tensor:
-        """The flat vector ``[size]`` of a point, as a copy."""
+        """Return a point as a flat vector ``[size]``, copied."""
         tensors = {**_name_tensors(omega, "omega"), **_name_tensors(psi, "psi")}
         return torch.cat([tensors[block.name].detach().reshape(-1) for block in self.blocks])
 
     def tensors(self, z: Tensor) -> Iterator[tuple[Block, Tensor]]:
-        """Each block with its part of z, as a view of shape ``[..., *block.shape]``."""
+        """Yield each block with its part of z, as a view of shape ``[..., *block.shape]``."""
         lead = z.shape[:-1]
         for block, part in zip(self.blocks, torch.split(z, self._sizes, dim=-1), strict=True):
             yield block, part.reshape(lead + block.shape)
 
     def unpack(self, z: Tensor) -> tuple[Point, Point]:
-        """omega and psi of a flat vector, in the form they were given in."""
+        """Return omega and psi of a flat vector, in the form in which they were given."""
         return self.as_given({block.name: tensor for block, tensor in self.tensors(z)})
 
     def as_given(self, tensors: Mapping[str, Tensor]) -> tuple[Point, Point]:
-        """Named tensors as (omega, psi), each a tensor or a dict as the start was."""
+        """Return named tensors as (omega, psi), each a tensor or a dict as in the start."""
         omega = {block.name: tensors[block.name] for block in self.blocks if block.side == "min"}
         psi = {block.name: tensors[block.name] for block in self.blocks if block.side == "max"}
         return omega["omega"] if self._bare[0] else omega, psi["psi"] if self._bare[1] else psi
 
     def signed(self, gradients: list[Tensor]) -> Tensor:
-        """The signed field (df/d omega, -df/d psi) as a flat vector, from df/d block for each block in order."""
+        """Return the signed field (df/d omega, -df/d psi) as a flat vector, from df/d block for each block in order."""
         parts = [
             gradient.reshape(-1) if block.side == "min" else -gradient.reshape(-1)
             for block, gradient in zip(self.blocks, gradients, strict=True)
@@ -116,7 +116,7 @@ class Layout:
         return torch.cat(parts)
 
     def signs(self) -> Tensor:
-        """1 for every coordinate of omega and -1 for psi's, ``[size]``: times a gradient, the signed field."""
+        """Return 1 for every coordinate of omega and -1 for psi's, ``[size]``: times a gradient, the signed field."""
         return torch.cat(
             [
                 torch.ones(self.min_size, dtype=self.dtype, device=self.device),
@@ -125,11 +125,11 @@ class Layout:
         )
 
     def scalar(self, value: float) -> Tensor:
-        """A 0-dim tensor of this layout's dtype and device."""
+        """Return a 0-dim tensor of this layout's dtype and device."""
         return torch.tensor(value, dtype=self.dtype, device=self.device)
 
     def join(self, min_value: PerGroup, max_value: PerGroup) -> Tensor:
-        """A coefficient for every coordinate: a 0-dim tensor where all agree, else a vector ``[size]``."""
+        """Return a coefficient for every coordinate: a 0-dim tensor if all are equal, else a vector ``[size]``."""
         key = f"{min_value!r}|{max_value!r}"
         if key not in self._joined:
             self._joined[key] = self._join(min_value, max_value)
@@ -148,7 +148,7 @@ class Layout:
         )
 
     def join_all(self, value: PerGroup) -> Tensor:
-        """Like :meth:`join`, with groups of both sides in one mapping."""
+        """Like :meth:`join`, with the groups of both sides in one mapping."""
         if not isinstance(value, Mapping):
             return self.join(value, value)
         matched = match_groups([block.name for block in self.blocks], value)
@@ -167,7 +167,7 @@ class Layout:
 
 
 def match_groups(names: list[str], values: Mapping[str, float]) -> dict[str, float]:
-    """The value of the longest matching group for each name; every name and every group must find its match."""
+    """Return the value of the longest matching group for each name; refuse unmatched names and groups, except ``*``."""
     matched: dict[str, float] = {}
     used: set[str] = set()
     for name in names:
@@ -186,7 +186,7 @@ def match_groups(names: list[str], values: Mapping[str, float]) -> dict[str, flo
 def _name_tensors(point: Point, name: str) -> Mapping[str, Tensor]:
     named = {name: point} if isinstance(point, Tensor) else point
     for part, value in named.items() if isinstance(named, Mapping) else [(name, named)]:
-        require(isinstance(part, str), f"{name} is a dict of tensors by name, but {part!r:.40} is no name")
+        require(isinstance(part, str), f"{name} is a dict of tensors by name, but {part!r:.40} is not a string")
         require(
             isinstance(value, Tensor),
             f"start {part!r} is {type(value).__name__}; give {name} as a torch tensor (torch.as_tensor makes one) or a "

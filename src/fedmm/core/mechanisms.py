@@ -1,15 +1,15 @@
-"""What happens to an update on its way from a client to the server.
+"""How a client's update is changed on its way to the server: not at all, clipped, or clipped and noised.
 
-Whatever changes an update changes it before the client finishes its round: z_i becomes z_0 + the transmitted
-difference, for the client's own state and for the upload alike. So what a client adds up (FedMM's dual) and what the
-server adds up stay equal, however coarse the transmission is.
+An update is changed before the client finishes its round: z_i becomes z_0 + the transmitted difference, in the client's
+own state and in the upload alike. What a client sums up (FedMM's dual) and what the server sums up therefore stay
+equal, however coarse the transmission is.
 
-Noise hides nothing from those who can draw it again. In a simulation it is a function of the run's seed, like every
-other draw, and whoever has the seed has the noise: what is reported of privacy is then what the method would give. A
-site that really hides something draws from a secret of its own (:class:`SecretNoise`), which never leaves it. In both
-cases it is a function of client, round and session: an update that is computed again carries the same noise, and one
-that answers another question carries other noise. A secret's noise is a function of the update itself too, and of all
-that was received before it was computed, so that no two updates can share it: their difference would have none.
+Noise hides nothing from anyone who can draw it again. In a simulation it is a function of the run's seed, like every
+other draw, so the reported privacy is what the method would give in a deployment. A site with something to hide draws
+from a secret of its own (:class:`SecretNoise`), which never leaves it. In both cases the noise is a function of client,
+round and session: an update that is computed again carries the same noise, and one that answers another request carries
+different noise. With a secret, the noise is also a function of the update itself and of everything received before it
+was computed, so that no two updates share noise, which would cancel in their difference.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from fedmm.core.validation import one_of, positive
 
 
 class Circumstances(NamedTuple):
-    """What a transmission may need beside the update.
+    """What a transmission may need besides the update.
 
-    min_size: how many coordinates are omega's; they come first. normal: standard normal numbers like the update.
-    clients: how many take part in the round, a number or ``[..., 1]``.
+    min_size: number of coordinates of omega, which come first. normal: standard normal numbers, shaped like the update.
+    clients: the number of clients in the round, a number or ``[..., 1]``.
     """
 
     min_size: int
@@ -47,24 +47,24 @@ class Circumstances(NamedTuple):
 
 @dataclass(frozen=True)
 class Transmission(ABC):
-    """A function of an update."""
+    """A transformation of updates before they are sent."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
     exact: ClassVar[bool] = False
-    """Whether updates arrive as they are."""
+    """Whether updates arrive unchanged."""
     private: ClassVar[bool] = False
-    """Whether updates carry noise that hides their client; then it needs :class:`Circumstances`, and a client sends
-    nothing else that comes of its data."""
+    """Whether updates carry noise that hides their client. It then needs :class:`Circumstances`, and a client sends
+    nothing else that depends on its data."""
 
     @abstractmethod
     def transmitted(self, update: Tensor, given: Circumstances | None = None) -> Tensor:
-        """z_i - z_0 as it arrives, ``[..., size]``."""
+        """Return z_i - z_0 as it arrives, ``[..., size]``."""
 
 
 @dataclass(frozen=True)
 class ExactUpdate(Transmission):
-    """Updates arrive as they are."""
+    """Updates arrive unchanged."""
 
     name: ClassVar[str] = "exact"
     summary: ClassVar[str] = "updates arrive as they are"
@@ -76,7 +76,7 @@ class ExactUpdate(Transmission):
 
 @dataclass(frozen=True)
 class ClippedUpdate(Transmission):
-    """An update longer than ``norm`` is shortened to it, omega and psi together."""
+    """Updates are clipped to a norm of at most ``norm``, omega and psi together."""
 
     name: ClassVar[str] = "clip"
     summary: ClassVar[str] = "an update longer than a norm is shortened to it"
@@ -95,19 +95,18 @@ Trust = Literal["nobody", "server"]
 
 @dataclass(frozen=True)
 class GaussianUpdate(Transmission):
-    """Updates are shortened, omega and psi each to a norm of its own, and Gaussian noise is added: client-level
-    differential privacy.
+    """Client-level differential privacy: updates are clipped, omega and psi separately, and Gaussian noise is added.
 
-    norm_min, norm_max: the longest that omega's and psi's part may be.
-    noise_min, noise_max: the standard deviation of the noise on every coordinate, in units of that norm. Where the
-        server is trusted, it is that of the sum of the updates.
-    trust: ``nobody``: every client adds the whole noise, and not even the server can look behind it. ``server``: the
-        clients of a round share in it, and what the server makes of all updates together is hidden behind it. Each of
-        n clients adds the (n - 1)-th part (of the variance): one who knows its own part has the others' against it.
-        Only for algorithms whose clients keep nothing between rounds, and exact uploads.
-    delta: with which epsilon is reported.
+    norm_min, norm_max: the clipping norms of omega's and psi's parts.
+    noise_min, noise_max: the standard deviation of the noise on every coordinate, in units of that norm; if the server
+        is trusted, of the noise on the sum of the updates.
+    trust: ``nobody``: every client adds the full noise, and not even the server can see behind it. ``server``: the
+        clients of a round share the noise, which hides what the server computes from all updates together. Each of n
+        clients adds 1 / (n - 1) of the variance, so that a client that knows its own part still faces the full noise
+        from the others. Only for algorithms whose clients keep nothing between rounds, and exact uploads.
+    delta: the delta for which epsilon is reported.
 
-    An update that is not finite is sent as noise alone, so divergence stays private, too.
+    A non-finite update is sent as noise alone, so divergence stays private, too.
     """
 
     name: ClassVar[str] = "gaussian"
@@ -149,7 +148,7 @@ TRANSMISSIONS: dict[str, type[Transmission]] = {
 
 
 def transmit_point(transmission: Transmission, z: Tensor, z_0: Tensor, given: Circumstances | None = None) -> Tensor:
-    """z_i as the server will know it, ``[..., size]``: z_0 and what arrives of the client's way from there."""
+    """Return z_i as the server will know it, ``[..., size]``: z_0 plus the update as it arrives."""
     return z if transmission.exact else z_0 + transmission.transmitted(z - z_0, given)
 
 
@@ -159,7 +158,7 @@ def _clip(update: Tensor, norm: float) -> Tensor:
 
 
 def _clip_finite(update: Tensor, norm: float) -> Tensor:
-    """Shortened, and 0 if its length is no number."""
+    """Return the clipped update, or 0 if its norm is not finite."""
     length = update.norm(dim=-1, keepdim=True)
     return torch.where(length.isfinite(), _clip(update, norm), 0.0)
 
@@ -172,26 +171,26 @@ _BYTES = 32
 
 
 class NoiseSource(ABC):
-    """Standard normal numbers for a client's updates."""
+    """A source of standard normal numbers for clients' updates."""
 
     @abstractmethod
     def normal(
         self, client: str, t: int, session: int, update: Tensor, received: Mapping[str, Tensor] | None = None
     ) -> Tensor:
-        """For the client's update ``[size]`` in round t of the server's session: float64 ``[size]``, on the CPU.
+        """Return noise, float64 ``[size]`` on the CPU, for the client's ``update`` in round t of the server's session.
 
-        received: what the update was computed from, as it came from the server.
+        received: what the update was computed from, as received from the server.
         """
 
 
 @dataclass(frozen=True)
 class SeededNoise(NoiseSource):
-    """Noise that follows from the run's seed, the same in every engine: for simulations."""
+    """Noise that follows from the run's seed, the same on every engine: for simulations."""
 
     seed: int = 0
 
     def key(self, client: str, t: int, session: int = 0) -> int:
-        """The key of :func:`fedmm.core.seeding.normal`, position by position."""
+        """Return the key for :func:`fedmm.core.seeding.normal`, whose positions are the coordinates."""
         return key(self.seed, "noise", client, t, session)
 
     def normal(
@@ -202,9 +201,9 @@ class SeededNoise(NoiseSource):
 
 @dataclass(frozen=True)
 class SecretNoise(NoiseSource):
-    """Noise from a secret of at least 32 bytes, by SHAKE-256: without the secret it cannot be told from chance.
+    """Noise from a secret of at least 32 bytes, by SHAKE-256: unpredictable without the secret.
 
-    run: its name, so that no two runs share their noise.
+    run: the run's name, so that no two runs share noise.
     """
 
     secret: bytes = field(repr=False)
@@ -215,7 +214,7 @@ class SecretNoise(NoiseSource):
 
     @classmethod
     def kept_in(cls, path: Path, run: str = "") -> SecretNoise:
-        """The secret in a file, drawn and written, for its owner's eyes alone, if there is none yet."""
+        """Read the secret from a file, which is first created, readable by its owner only, if there is none yet."""
         try:
             if not path.exists():
                 _draw_secret(path)
@@ -237,7 +236,7 @@ class SecretNoise(NoiseSource):
 
 
 def _digest(tensors: Mapping[str, Tensor]) -> bytes:
-    """Of names, kinds, shapes and values."""
+    """Return a hash of the tensors' names, dtypes, shapes and values."""
     whole = hashlib.sha256()
     for name, tensor in sorted(tensors.items()):
         array = tensor.detach().cpu().contiguous()
@@ -247,7 +246,7 @@ def _digest(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def _draw_secret(path: Path) -> None:
-    """Write a new secret, whole, and never over another."""
+    """Write a new secret atomically, and never over an existing one."""
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_name(f"{path.name}.{os.getpid()}.partial")
     try:

@@ -1,6 +1,6 @@
-"""What is measured of a model on some rows, from sums over them: sums of parts add up to those of the whole.
+"""Metrics of a model computed from sums over rows; the sums of parts add up to those of the whole.
 
-So rows can be gone over batch by batch, or stay at clients that each send their sums.
+Rows can therefore be processed in batches, or stay at clients that each send their sums.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from fedmm.core.objective import SOURCE, TARGET, cross_entropies
 
 _TEMPERATURE = 0.05
 _ROUNDING = 1e-13
-"""Relative to the largest: eigenvalues and variances below are those of equal rows, and what is left is rounding."""
+"""Relative threshold below which an eigenvalue or a variance is rounding error and counts as 0."""
 _SLACK = 1e-6
-"""Of a row: by how much sums that others took may pass what is possible, since they are rounded."""
+"""Tolerance per row for received sums, which may exceed their bounds by rounding."""
 MOST_COUNTS = 8
-"""How often rows are counted at most for one value."""
+"""The maximum number of times that rows are counted for one value."""
 
 
 @dataclass(frozen=True, eq=False)
 class Seen:
-    """What a network gives for some rows, and what is known of them.
+    """A network's outputs for some rows, and what is known about these rows.
 
-    logits: ``[..., rows, classes]``; y: labels int64 ``[..., rows]``, any class where no measure looks at them.
-    log_ratio: ``[..., rows]``, the log of how much denser the target is there than the source, as the adversary has it;
-        None if it is no domain classifier. client: int64 ``[..., rows]``, who holds a row; None if nobody asks.
+    logits: ``[..., rows, classes]``; y: labels int64 ``[..., rows]``, any class if no metric reads them.
+    log_ratio: ``[..., rows]``, the log density ratio of target to source at a row according to the adversary; None if
+        it is not a domain classifier. client: int64 ``[..., rows]``, the client that holds a row; None if not needed.
     """
 
     logits: Tensor
@@ -41,64 +41,64 @@ class Seen:
 
     @cached_property
     def log_p(self) -> Tensor:
-        """The logarithms of the predicted probabilities, float64."""
+        """The log probabilities of the classes, float64."""
         return self.logits.double().log_softmax(dim=-1)
 
     @cached_property
     def p(self) -> Tensor:
-        """The predicted probabilities, float64."""
+        """The predicted probabilities of the classes, float64."""
         return self.log_p.exp()
 
     @cached_property
     def entropy(self) -> Tensor:
-        """The sum of the entropies of the rows' predictions, ``[...]``."""
+        """The entropies of the rows' predictions, summed over rows, ``[...]``."""
         return -(self.p * self.log_p).sum(dim=(-1, -2))
 
 
 class Metric(Protocol):
-    """A function of sums over rows; several, where it has ``parts``, which name them.
+    """A function of sums over rows; it has several values if it has ``parts``, which name them.
 
-    Where it has ``by_site``, the sums of sites are put side by side and not added. Where it has ``refined``, it is
+    If it has ``by_site``, the sums of different sites are concatenated instead of added. If it has ``refined``, it is
     :class:`Refinable`.
     """
 
     def sums(self, seen: Seen) -> Tensor:
-        """Float64 ``[..., k]`` over the rows seen; measures without labels do not look at y."""
+        """Return the sums over the rows, float64 ``[..., k]``; label-free metrics ignore y."""
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
-        """The measure ``[...]``, from sums ``[..., k]`` over so many rows; its parts ``[..., parts]``."""
+        """Return the metric ``[...]``, or its parts ``[..., parts]``, from sums ``[..., k]`` over ``rows`` rows."""
 
     def count(self, classes: int) -> int:
-        """k: how many sums there are."""
+        """Return k, the number of sums; with ``by_site``, of one site."""
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
-        """Why sums ``[k]``, all finite, cannot be of so many rows; empty if they can."""
+        """Return why finite sums ``[k]`` cannot come from ``rows`` rows; empty if they can."""
 
 
 @runtime_checkable
 class Refinable(Metric, Protocol):
-    """A metric that counts rows in bins, and can be told to count the same rows again in finer ones."""
+    """A metric that counts rows in histogram bins and can count the same rows again in finer bins."""
 
     @property
     def edges(self) -> Tensor:
-        """Between the bins, int64 ``[k]``."""
+        """The edges between the bins, int64 ``[k]``."""
 
     def is_coarse(self, value: Tensor) -> Tensor:
-        """Whether finer bins would tell more than a value ``[..., parts]``, bool ``[...]``."""
+        """Return whether finer bins would change a value ``[..., parts]`` noticeably, bool ``[...]``."""
 
     def refined(self, sums: Tensor, rows: int) -> Refinable | None:
-        """The same metric with finer bins where sums ``[k]`` need them; None where they are fine enough."""
+        """Return the metric with finer bins where sums ``[k]`` need them, or None if unnecessary or impossible."""
 
     def with_edges(self, edges: Tensor) -> Refinable:
-        """The same metric with these edges, int32; ``FedmmError`` if there can be no such bins."""
+        """Return the same metric with these edges, int32; raises ``FedmmError`` if they are invalid."""
 
 
 def count_finer(
     metric: Metric, sums: Tensor, rows: int, count: Callable[[Refinable], Tensor | None]
 ) -> tuple[Metric, Tensor]:
-    """A metric and its sums ``[k]``, counted again until they are fine enough, at most eight times in all.
+    """Return a metric and its sums ``[k]``, recounted in finer bins until these suffice, at most eight times in all.
 
-    count: the sums of a finer metric over the same rows; None if they cannot be had, which leaves the last ones.
+    count: returns the sums of a finer metric over the same rows, or None if it cannot, which keeps the last sums.
     """
     for _ in range(MOST_COUNTS - 1):
         finer = metric.refined(sums, rows) if isinstance(metric, Refinable) else None
@@ -110,27 +110,27 @@ def count_finer(
 
 
 def columns_of(name: str, metric: Metric) -> list[str]:
-    """The columns that a metric of this name fills: one of that name, or one for each of its parts.
+    """Return the columns that a metric called ``name`` fills: ``name`` itself, or one column per part.
 
-    Those are named like the metric, with the part in place of its last word.
+    A part's column is ``name`` with its last word replaced by the part.
     """
     parts: tuple[str, ...] = getattr(metric, "parts", ())
     return [f"{name.rpartition('_')[0]}_{part}" for part in parts] or [name]
 
 
 def values_by_column(name: str, metric: Metric, sums: Tensor, rows: int) -> dict[str, Tensor]:
-    """What a metric of this name measures, ``[...]`` each, from sums ``[..., k]`` over so many rows."""
+    """Return the metric's values by column, ``[...]`` each, from sums ``[..., k]`` over ``rows`` rows."""
     return by_column(name, metric, metric.value(sums, rows))
 
 
 def by_column(name: str, metric: Metric, value: Tensor) -> dict[str, Tensor]:
-    """The value of a metric of this name, ``[...]`` each."""
+    """Return a metric's value split by column, ``[...]`` each."""
     columns = columns_of(name, metric)
     return dict(zip(columns, value.unbind(dim=-1), strict=True)) if columns != [name] else {name: value}
 
 
 class _RowMean:
-    """A metric that is the mean of one number a row."""
+    """A metric that averages one number per row."""
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
         return sums.squeeze(-1) / rows
@@ -150,12 +150,12 @@ class Accuracy(_RowMean):
 
 
 class WorstAccuracy:
-    """The lowest accuracy among the sites that hold the rows; a site without any is left out.
+    """The lowest accuracy of any site; sites without rows are left out.
 
-    The sums are the hits and the rows of each site, one site after the other; a site by itself sends its own two, and
-    those of several are put side by side. Without any row, the value is NaN.
+    The sums are the numbers of hits and rows, site after site: a site sends its own two, and those of several sites are
+    concatenated. The value is NaN if there are no rows.
 
-    sites: how many there are in ``Seen.client``; rows of a number below 0 are nobody's.
+    sites: the number of sites in ``Seen.client``; rows with a negative number belong to no site.
     """
 
     by_site: ClassVar[bool] = True
@@ -178,7 +178,7 @@ class WorstAccuracy:
         return 2
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
-        return uncountable(sums, rows, 1.0) or ("" if float(sums[1]) == rows else "its rows are others")
+        return uncountable(sums, rows, 1.0) or ("" if float(sums[1]) == rows else "its number of rows is wrong")
 
 
 class Risk(_RowMean):
@@ -192,9 +192,9 @@ class Risk(_RowMean):
 
 
 class Entropy(_RowMean):
-    """The mean entropy of a prediction, in nats; no labels are needed.
+    """The mean entropy of the predictions, in nats; needs no labels.
 
-    As a criterion of choice: Morerio, Cavazza and Murino, Minimal-Entropy Correlation Alignment, ICLR 2018.
+    As a validator: Morerio, Cavazza and Murino, Minimal-Entropy Correlation Alignment, ICLR 2018.
     """
 
     def sums(self, seen: Seen) -> Tensor:
@@ -205,12 +205,12 @@ class Entropy(_RowMean):
 
 
 class Information:
-    """The entropy of the mean prediction less the mean entropy of a prediction, in nats; no labels are needed.
+    """The entropy of the mean prediction minus the mean entropy of the predictions, in nats; needs no labels.
 
-    It is high where predictions are sure of themselves and yet differ from row to row, at most log(classes).
+    It is high, up to log(classes), if predictions are confident and differ between rows.
     Bridle, Heading and MacKay, Unsupervised Classifiers, Mutual Information and Phantom Targets, NIPS 1991; as a
-    criterion of choice: Musgrave, Belongie and Lim, Three New Validators and a Large-Scale Benchmark Ranking for
-    Unsupervised Domain Adaptation, 2022.
+    validator: Musgrave, Belongie and Lim, Three New Validators and a Large-Scale Benchmark Ranking for Unsupervised
+    Domain Adaptation, 2022.
     """
 
     def sums(self, seen: Seen) -> Tensor:
@@ -231,12 +231,12 @@ class Information:
 
 
 class NuclearNorm:
-    """The nuclear norm of the predictions P ``[rows, classes]`` over the most it can be; no labels are needed.
+    """The nuclear norm of the predictions P ``[rows, classes]``, divided by its maximum; needs no labels.
 
     ||P||_* is the sum of the square roots of the eigenvalues of P^T P, the sum over rows of p p^T ``[classes,
-    classes]``, and at most sqrt(rows min(rows, classes)): where predictions are sure and evenly spread.
+    classes]``. Its maximum is sqrt(rows min(rows, classes)), for confident predictions spread evenly over the classes.
     Cui et al., Towards Discriminability and Diversity: Batch Nuclear-norm Maximization under Label Insufficient
-    Situations, CVPR 2020; as a criterion of choice: Musgrave, Belongie and Lim, 2022.
+    Situations, CVPR 2020; as a validator: Musgrave, Belongie and Lim, 2022.
     """
 
     def sums(self, seen: Seen) -> Tensor:
@@ -262,16 +262,16 @@ class NuclearNorm:
 
 
 class NeighbourhoodDensity:
-    """The soft neighbourhood density of predictions, each client's rows among themselves; no labels are needed.
+    """The soft neighbourhood density of the predictions, among each client's own rows; needs no labels.
 
-    With s_ij the cosine of the predictions of rows i and j, row i has neighbours with the probabilities
-    exp(s_ij / 0.05) over j other than i; the measure is the mean entropy of these, in nats: high where predictions form
-    dense clusters. Saito et al., Tune it the Right Way: Unsupervised Validation of Domain Adaptation via Soft
-    Neighborhood Density, ICCV 2021.
+    With s_ij the cosine similarity of the predictions of rows i and j, the neighbours j != i of row i have
+    probabilities proportional to exp(s_ij / 0.05). The metric is the mean entropy of these distributions, in nats; it
+    is high if predictions form dense clusters. Saito et al., Tune it the Right Way: Unsupervised Validation of Domain
+    Adaptation via Soft Neighborhood Density, ICCV 2021.
 
-    It is a function of pairs. Here a client pairs its own rows alone and sends the sum of their entropies and how many
-    they are, so that the value is the mean over clients, each weighing as its rows do: it depends on who holds what,
-    and equals the original where one client holds all. A client's only row has no neighbour, and counts for nothing.
+    The original pairs all rows. Here a client pairs only its own rows and sends the sum of their entropies and their
+    number, so the value is a mean over clients weighted by rows: it depends on how rows are distributed, and equals the
+    original if one client holds them all. A client with a single row has no pairs and is ignored.
     """
 
     def sums(self, seen: Seen) -> Tensor:
@@ -299,16 +299,16 @@ class NeighbourhoodDensity:
 
 
 class EmbeddedRisk:
-    """The target risk as labelled source rows tell it, each weighing as the target is dense there.
+    """The target risk estimated from labelled source rows by importance weighting (deep embedded validation).
 
     With l the cross entropy of a row and w its density ratio: mean(w l) + eta (mean(w) - 1), where mean(w) should be 1
-    and eta = -cov(w l, w) / var(w) takes out what its error explains. You et al., Towards Accurate Model Selection in
-    Deep Unsupervised Domain Adaptation, ICML 2019. There the ratio is of a classifier that is trained for it; here it
-    is the run's own adversary, so that no further model is needed.
+    and eta = -cov(w l, w) / var(w) makes mean(w) a control variate. You et al., Towards Accurate Model Selection in
+    Deep Unsupervised Domain Adaptation, ICML 2019. They train a classifier for the ratio; here it comes from the run's
+    own adversary.
 
-    A ratio that does not vary tells nothing, and the value is then mean(l).
+    If the ratio is constant it carries no information, and the value is mean(l).
 
-    The sums are of v, l, v l, v^2 and v^2 l with v = w - 1, which rounds less than w where the domains are alike.
+    The sums are of v, l, v l, v^2 and v^2 l with v = w - 1, which loses less to rounding than w if domains are alike.
     """
 
     def sums(self, seen: Seen) -> Tensor:
@@ -338,9 +338,9 @@ class EmbeddedRisk:
 
 
 class DomainHits(_RowMean):
-    """The share of rows of one domain that the adversary finds more likely in it than in the other.
+    """The share of rows of one domain that the adversary assigns to this domain.
 
-    The domains are taken as equally frequent, whatever the adversary's batches held; a tie counts half.
+    The domains are taken to be equally frequent, whatever the adversary's batches held; a tie counts half.
     """
 
     def __init__(self, domain: int) -> None:
@@ -355,31 +355,31 @@ class DomainHits(_RowMean):
 
 
 def _outside(sums: Tensor, least: float, most: float, rows: int) -> bool:
-    """Whether any of some sums over rows is not where it can be."""
+    """Return whether any of the sums over ``rows`` rows is out of bounds."""
     slack = _SLACK * rows
     return bool(((sums < least - slack) | (sums > most + slack)).any())
 
 
 def _no_entropy(sums: Tensor, rows: int, outcomes: int) -> str:
-    """Why a sum ``[1]`` is not of entropies over rows, of so many outcomes each; empty if it is."""
+    """Return why a sum ``[1]`` cannot be of entropies over rows, with ``outcomes`` outcomes each; empty if it can."""
     flawed = _outside(sums, 0.0, rows * math.log(max(outcomes, 1)), rows)
     return "an entropy is below 0 or too large" if flawed else ""
 
 
 def uncountable(sums: Tensor, rows: int, step: float) -> str:
-    """Why sums are no counts of rows, in steps of this size; empty if they are."""
+    """Return why sums cannot be counts of rows in multiples of ``step``; empty if they can."""
     counts = sums / step
     return (
         ""
         if bool((counts == counts.round()).all()) and not _outside(sums, 0.0, rows, 0)
-        else "it is not a number of rows"
+        else "its sums are not valid row counts"
     )
 
 
 def proxy_a_distance(domain_accuracy: Tensor) -> Tensor:
-    """2 (1 - 2 error) of a domain classifier: 0 if the domains cannot be told apart, 2 where they always are.
+    """Return 2 (1 - 2 error) of a domain classifier: 0 if it cannot tell the domains apart, 2 if it always can.
 
-    Ben-David et al., Analysis of Representations for Domain Adaptation, NIPS 2006. Below 0: it is wrong more often than
-    not.
+    Ben-David et al., Analysis of Representations for Domain Adaptation, NIPS 2006. It is negative if the classifier is
+    wrong more often than right.
     """
     return 2.0 * (1.0 - 2.0 * (1.0 - domain_accuracy))

@@ -1,6 +1,6 @@
-"""What an adversarial objective is: f = task loss - nu * domain loss, on a batch whose rows know their domain.
+"""Adversarial objectives: f = task loss - nu * domain loss (+ target loss), on a batch whose rows know their domain.
 
-A batch has a fixed number of rows. Each row is source (labelled) or target, and a client may have either kind alone, so
+A batch has a fixed number of rows. Each row is source (labelled) or target, and a client may have only one kind, so
 nothing here assumes two halves. All functions act on the last axes and allow any leading ones.
 """
 
@@ -23,13 +23,13 @@ from fedmm.core.target_losses import NoTargetLoss, TargetLoss, as_target_loss
 from fedmm.core.validation import flag, not_negative, per_group, within
 
 SOURCE, TARGET = 0, 1
-"""The domain of a row, which is also its label for a domain classifier."""
+"""The domains of rows, which are also their labels for a domain classifier."""
 
 
 class RowWeights(NamedTuple):
-    """What each row of a batch counts for, ``[..., rows]``; see :func:`row_weights`.
+    """The domains and weights of a batch's rows, ``[..., rows]``; see :func:`row_weights`.
 
-    classes: the share of each class among all clients' labelled rows, ``[..., classes]``, where the objective needs it.
+    classes: the share of each class among all clients' labelled rows, ``[..., classes]``, if the objective needs it.
     """
 
     domain: Tensor
@@ -41,11 +41,11 @@ class RowWeights(NamedTuple):
 
 
 def row_weights(domain: Tensor, weight: Tensor, classes: Tensor | None = None) -> RowWeights:
-    """Weights that sum to 1 over the source rows (``task``, all 0 if there are none) and over all rows (``all``).
+    """Return weights that sum to 1 over the source rows (``task``, all 0 if none) and over all rows (``all``).
 
-    Those of the target rows (``target``) are as they were given, and 0 for source rows.
+    Those of the target rows (``target``) stay as given, with 0 for source rows.
 
-    domain: int64 ``[..., rows]``, SOURCE or TARGET. weight: ``[..., rows]``, 0 for a row that only fills the batch.
+    domain: int64 ``[..., rows]``, SOURCE or TARGET. weight: ``[..., rows]``, 0 for padding.
     """
     task = _share(torch.where(domain == SOURCE, weight, 0.0))
     target = torch.where(domain == TARGET, weight, 0.0)
@@ -58,7 +58,7 @@ def _share(weight: Tensor) -> Tensor:
 
 
 def class_shares(labels: Tensor, weights: RowWeights, classes: int) -> Tensor:
-    """The share of each class, ``[..., classes]``: among all clients' labelled rows, else among those at hand."""
+    """Return the share of each class, ``[..., classes]``: among all clients' labelled rows, else among the batch's."""
     if weights.classes is not None:
         return weights.classes
     of_class = labels.unsqueeze(-1) == torch.arange(classes, device=labels.device)
@@ -66,19 +66,19 @@ def class_shares(labels: Tensor, weights: RowWeights, classes: int) -> Tensor:
 
 
 def cross_entropies(logits: Tensor, labels: Tensor) -> Tensor:
-    """The cross entropy of each row: logits ``[..., rows, classes]`` and int64 labels ``[..., rows]``."""
+    """Return the cross entropy of each row from logits ``[..., rows, classes]`` and int64 labels ``[..., rows]``."""
     flat = functional.cross_entropy(logits.flatten(0, -2), labels.flatten(), reduction="none")
     return flat.view(labels.shape)
 
 
 def sam_step(gradient: Tensor, radius: float | Tensor) -> Tensor:
-    """The step of that length along a gradient ``[..., size]``, on which its loss rises most; 0 for no gradient."""
+    """Return the step of length ``radius`` along a gradient ``[..., size]``; 0 for a zero gradient."""
     norm = torch.linalg.vector_norm(gradient, dim=-1, keepdim=True)
     return gradient * (radius / torch.where(norm > 0, norm, 1.0))
 
 
 class Outputs(NamedTuple):
-    """What a network computes for a batch.
+    """A network's outputs for a batch.
 
     features: ``[..., rows, features]``; logits: ``[..., rows, classes]``; adversary: ``[..., rows, outputs]``.
     """
@@ -89,11 +89,11 @@ class Outputs(NamedTuple):
 
 
 class AdversaryShape(NamedTuple):
-    """The adversary an objective needs. twin: it is built like the task head.
+    """The adversary that an objective needs. twin: whether it is built like the task head.
 
-    start: of an adversary that is numbers alone, the same for all rows, and no network: where they begin. More of them
-        than outputs are numbers of omega, and come last.
-    held: its outputs are followed by the same again with no gradient to what it sees.
+    start: the initial values if the adversary is not a network but a few numbers shared by all rows. Values beyond the
+        first ``outputs`` belong to omega and come last.
+    held: whether the outputs are followed by a copy of them without gradient to the adversary's input.
     """
 
     inputs: int
@@ -104,35 +104,35 @@ class AdversaryShape(NamedTuple):
 
     @property
     def levels(self) -> int:
-        """How many numbers of omega there are."""
+        """How many of the numbers belong to omega."""
         return len(self.start[self.outputs :])
 
     @property
     def width(self) -> int:
-        """Numbers per row."""
+        """Number of values per row."""
         return self.outputs * (1 + self.held) + self.levels
 
 
 @dataclass(frozen=True)
 class Objective(ABC):
-    """The base of all objectives.
+    """Base class of all objectives.
 
     tells_domains: whether the adversary's two outputs are the logits of a row's domain.
-    adapts: whether target rows are trained on; else clients without source rows have nothing to add.
-    class_count: how many classes it is for; None for any number.
-    nu: the trade-off between task loss and domain loss; nu_schedule: a factor on it over the rounds, as
-        a schedule such as ``DannWarmup()`` or by its name.
-    gradient_scale: a factor on the loss gradient alone (not on penalties, duals or control variates), one number or one
-        per group of parameters: ``features``, ``task_head``, ``adversary`` and their parts.
-    target_loss: a loss on target rows alone, such as ``MinimumClassConfusion()`` or by its name; target_weight: what it
-        is multiplied with. f = task loss - nu domain loss + target_weight target loss.
+    adapts: whether target rows are trained on; if not, clients without source rows contribute nothing.
+    class_count: the number of classes it supports; None for any number.
+    nu: the trade-off between task loss and domain loss; nu_schedule: a factor on it over the rounds: a schedule such as
+        ``DannWarmup()``, or its name.
+    gradient_scale: a factor on the loss gradient only (not on penalties, duals or control variates), one number or one
+        per parameter group: ``features``, ``task_head``, ``adversary`` and their parts.
+    target_loss: a loss on target rows only, such as ``MinimumClassConfusion()``, or its name; target_weight: its
+        factor. f = task loss - nu domain loss + target_weight target loss.
     domain_smoothing: e, for a domain classifier that learns the targets 1 - e and e instead of 1 and 0, which is
-        environment label smoothing (Zhang et al., 2023); 0 or more and below 0.5.
-    restrained: a row that the adversary takes for the other domain pushes the features less, by the probability of its
-        own domain over that domain's share; the adversary's own gradient stays whole. source_share: of the rows that
-        the adversary sees at all clients, with which restraint compares; 0 for what they hold, or a half where that is
-        not known.
-    sam_radius: rho of sharpness-aware minimisation of the task loss alone, which is smooth domain adversarial training
+        environment label smoothing (Zhang et al., 2023); at least 0 and below 0.5.
+    restrained: whether a row that the adversary assigns to the other domain pushes the features less, by the
+        probability of its own domain over that domain's share; the adversary's own gradient is unchanged. source_share:
+        the share of source rows among those that the adversary sees at all clients, with which restraint compares; 0 to
+        derive it from the clients' rows, or to use a half if they are not known.
+    sam_radius: rho of sharpness-aware minimisation of the task loss only, which is smooth domain adversarial training
         (Rangwani et al., 2022); 0 for the plain gradient.
     """
 
@@ -185,15 +185,15 @@ class Objective(ABC):
         not_negative("sam_radius", self.sam_radius)
 
     def nu_in(self, t: int, rounds: int) -> float:
-        """The trade-off nu in round t (from 0) of a run of ``rounds`` rounds."""
+        """Return the trade-off nu in round t (from 0) of a run of ``rounds`` rounds."""
         return self.nu * as_schedule("nu_schedule", self.nu_schedule)(t, rounds)
 
     def restrain(self) -> Objective:
-        """The objective with restrained features if its adversary predicts domains, else unchanged."""
+        """Return the objective with restrained features if its adversary predicts domains, else unchanged."""
         return replace(self, restrained=True) if self.tells_domains else self
 
     def structure(self) -> Objective:
-        """What must be the same for runs in one program: all but nu, target weight, gradient scale and the radius."""
+        """Return what stacked runs must share: all but nu, target weight, gradient scale and the size of a radius."""
         sharpened = float(self.sam_radius > 0.0)
         return replace(
             self, nu=0.0, nu_schedule=Constant(), gradient_scale=1.0, target_weight=1.0, sam_radius=sharpened
@@ -201,22 +201,22 @@ class Objective(ABC):
 
     @classmethod
     def used_options(cls) -> set[str]:
-        """The names of the options that this objective has a use for."""
+        """Return the names of the options that this objective uses."""
         of_classifiers = {"domain_smoothing", "restrained", "source_share"}
         return {option.name for option in fields(cls)} - (set() if cls.tells_domains else of_classifiers)
 
     @property
     def needs_class_shares(self) -> bool:
-        """Whether the share of each class among all clients' labelled rows has to be measured before training."""
+        """Whether the share of each class among all clients' labelled rows must be measured before training."""
         return False
 
     @property
     def constraints(self) -> Mapping[str, ConvexSet]:
-        """By group of parameters, the set that it is held in at the server; local steps may leave it."""
+        """The constraint set of each parameter group at the server; local steps may leave it."""
         return {}
 
     def require_classes(self, classes: int, shares: Sequence[float] | None = None) -> None:
-        """Refuse a number of classes that the losses are not made for, or shares of which one is 0 and may not be."""
+        """Refuse an unsupported number of classes, or class shares that contain a 0 if the losses do not allow it."""
         require(
             self.class_count in (None, classes),
             f"{self.name} needs {self.class_count} classes, not {classes}",
@@ -224,28 +224,28 @@ class Objective(ABC):
 
     @abstractmethod
     def adversary_shape(self, features: int, classes: int) -> AdversaryShape | None:
-        """The adversary's input and output widths, or None for an objective without one."""
+        """Return the adversary's shape, or None for an objective without one."""
 
     def random_maps(self, features: int, classes: int, seed: int) -> dict[str, Tensor]:
-        """Fixed random tensors that the adversary's input needs: the same at every client, saved with the model."""
+        """Return fixed random tensors for the adversary's input, the same at every client and saved with the model."""
         return {}
 
     def adversary_input(self, features: Tensor, logits: Tensor, maps: Mapping[str, Tensor]) -> Tensor:
-        """What the adversary sees of a row."""
+        """Return what the adversary sees of each row."""
         return features
 
     @abstractmethod
     def domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
-        """The domain loss of each row, ``[..., rows]``."""
+        """Return the domain loss of each row, ``[..., rows]``."""
 
     def emphasis(self, logits: Tensor) -> Tensor | None:
-        """How much more than others a row counts in the domain loss, ``[..., rows]``; None: all alike."""
+        """Return relative weights of the rows in the domain loss, ``[..., rows]``; None for equal weights."""
         return None
 
     def losses(self, outputs: Outputs, labels: Tensor, weights: RowWeights) -> tuple[Tensor, Tensor]:
-        """The task loss (mean over the source rows, 0 without any) and the domain loss (mean over all rows), ``[...]``.
+        """Return the task loss (mean over source rows, 0 if none) and the domain loss (mean over all rows), ``[...]``.
 
-        labels: int64 ``[..., rows]``; those of target rows are not looked at, but must be valid classes.
+        labels: int64 ``[..., rows]``; those of target rows are ignored, but must be valid classes.
         """
         task = self.task_loss(outputs, labels, weights)
         share = weights.all
@@ -256,13 +256,13 @@ class Objective(ABC):
         return task, domain
 
     def task_loss(self, outputs: Outputs, labels: Tensor, weights: RowWeights) -> Tensor:
-        """The first of the :meth:`losses`."""
+        """Return the first of the :meth:`losses`."""
         if weights.has_source:
             return (cross_entropies(outputs.logits, labels) * weights.task).sum(dim=-1)
         return weights.task.sum(dim=-1)
 
     def _domain_losses(self, outputs: Outputs, domain: Tensor) -> Tensor:
-        """The domain loss of each row, of which restraint takes from the features' gradient alone."""
+        """Return the domain loss of each row; restraint scales only its gradient with respect to the features."""
         if not self.restrained:
             return self._smoothed(outputs, domain)
         moving, held = (outputs._replace(adversary=part) for part in outputs.adversary.chunk(2, dim=-1))
@@ -272,13 +272,13 @@ class Objective(ABC):
         return push * self._smoothed(moving, domain) + (1.0 - push) * self._smoothed(held, domain)
 
     def _smoothed(self, outputs: Outputs, domain: Tensor) -> Tensor:
-        """The domain loss of each row; a cross entropy is linear in its target, and so is its smoothing."""
+        """Return the smoothed domain loss of each row; cross entropy is linear in its target, and so is smoothing."""
         e = self.domain_smoothing
         if not e:
             return self.domain_losses(outputs, domain)
         return (1.0 - e) * self.domain_losses(outputs, domain) + e * self.domain_losses(outputs, 1 - domain)
 
     def target_losses(self, outputs: Outputs, weights: RowWeights) -> Tensor | None:
-        """The loss on the target rows (0 without any), ``[...]``, not yet weighted; None for no such loss."""
+        """Return the loss on the target rows (0 if none), ``[...]``, not yet weighted; None for no such loss."""
         loss = as_target_loss("target_loss", self.target_loss)
         return None if isinstance(loss, NoTargetLoss) else loss(outputs.logits, weights.target)

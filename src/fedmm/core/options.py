@@ -1,4 +1,4 @@
-"""The options of a training: the section ``[run]`` of an experiment. Needs no torch until a device is asked for."""
+"""The options of a training run: the section ``[run]`` of an experiment. Importing this module needs no torch."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ _MOST_ROWS = 1_000_000
 Affects = Literal["numbers", "seed", "rounding", "record", "choice", "place", "name"]
 """What an option affects.
 
-numbers: what is computed. seed: which of several runs of one method this is. rounding: the last bits alone.
-record: how finely the numbers are computed, and how often they are measured. choice: which model is kept as the best.
-place: where and how often things are kept, and which processes compute. name: what the run is called.
+numbers: the results. seed: which of several runs of a method this is. rounding: only the last bits. record: the
+precision of the computation, and how often metrics are evaluated. choice: which model is kept as the best. place: where
+and how often things are saved, and which processes compute. name: what the run is called.
 """
 
 
@@ -40,33 +40,33 @@ def _option(default: Any, affects: Affects) -> Any:
 
 @dataclass(frozen=True)
 class TrainOptions:
-    """The options of a training, and the section ``[run]`` of an experiment.
+    """The options of a training run, and the section ``[run]`` of an experiment.
 
-    label: what the run is called in tables and pictures (the algorithm's name by default, or ``source only``).
+    label: the run's name in tables and figures (by default the algorithm's name, or ``source only``).
     rounds, seed, batch_size: as in :func:`fedmm.adapt`; evaluate_every: rounds between evaluations.
-    probe_rows: how many unlabelled target rows are measured on in an evaluation; 0 for none.
+    probe_rows: the maximum number of unlabelled target rows that are evaluated; 0 for none.
     device: ``cpu``, ``cuda``, ... or ``auto``, the GPU if there is one.
     dtype: of all parameters and inputs.
     precision: of float32 products on a GPU: ``fp32`` (strict), ``tf32`` or ``bf16``.
     engine: ``in_process`` (the reference), ``batched`` (one program for all clients), ``ray`` (actors on one machine or
-        a cluster), ``nvflare`` or ``nvflare_poc`` (a process a client, in NVFlare's simulator or proof of concept), or
-        ``auto``.
-    actors: ray: how many, 0 for one a core (or GPU). ray_address: of a cluster; empty for this machine alone.
-    stacked: ray: each actor runs its clients as one program, as it does on a GPU. durable: they keep states on disk.
-    threads: torch's threads; 0 leaves them as they are. Results are bit-identical for one number of threads.
-    checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count.
-    keep_checkpoints: how many of the last stay. best_by: the validator by which the best model is kept beside them.
+        a cluster), ``nvflare`` or ``nvflare_poc`` (one process per client, in NVFlare's simulator or proof of concept),
+        or ``auto``.
+    actors: for ray, their number; 0 for one per core (or GPU). ray_address: of a cluster; empty for this machine only.
+    stacked: for ray, each actor runs its clients as one program, as on a GPU. durable: actors keep states on disk.
+    threads: torch's threads; 0 leaves them as they are. Results are bit-identical for a fixed number of threads.
+    checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints; 0 turns that rule off.
+    keep_checkpoints: how many of the latest are kept. best_by: the validator of the best model, which is kept as well.
     stop_by, patience, min_rounds, min_delta: as in :class:`fedmm.EarlyStopping`.
-    track: ``tensorboard``, ``mlflow`` or both: where to show the run live.
-    keep_rows: whether a few rows of the data, with the model's predictions, are kept in the run's folder, for
-        pictures and reports.
+    track: where to show the run live: ``tensorboard``, ``mlflow`` or both.
+    keep_rows: whether to save a few rows of data with the model's predictions in the run's folder, for figures and
+        reports.
     participation, on_bad_update, max_update_norm, max_update_ratio, uploads, broadcasts, secure_sum: as in
         :class:`fedmm.Terms`.
-    client_weights: the paper's alpha_i by client name; clients that are not named weigh 1.
-    preset: ``paper`` or ``authors``, for everything the file leaves out.
+    client_weights: the paper's alpha_i by client name; clients that are not named have weight 1.
+    preset: ``paper`` or ``authors``, for everything that the file leaves out.
 
-    The metadata ``affects`` of a field says what it changes. A resumed run, a digest of results and a report leave out
-    the options that change nothing that matters to them.
+    The metadata ``affects`` of a field says what it changes. Resuming a run, digests of results and reports ignore
+    options that make no difference to them.
     """
 
     label: str = _option("", "name")
@@ -145,7 +145,7 @@ class TrainOptions:
 
     @property
     def torch_device(self) -> torch.device:
-        """The device; refused if this machine does not have it."""
+        """The torch device; refused if this machine does not have it."""
         import torch  # noqa: PLC0415 - slow to import
 
         from fedmm.core.validation import require_device  # noqa: PLC0415 - torch
@@ -164,7 +164,7 @@ class TrainOptions:
 
 
 def options_that_affect(*what: Affects) -> dict[str, Any]:
-    """The options that affect one of these, by name, with their defaults."""
+    """Return the options that affect any of these, by name, with their defaults."""
     return {
         option.name: {} if option.default is MISSING else option.default
         for option in fields(TrainOptions)
@@ -173,7 +173,7 @@ def options_that_affect(*what: Affects) -> dict[str, Any]:
 
 
 def require_stopping(stop_by: str, patience: int, min_rounds: int, min_delta: float) -> None:
-    """Refuse options of early stopping that make no sense."""
+    """Refuse invalid options of early stopping."""
     from fedmm.core.validation import at_least, not_negative  # noqa: PLC0415 - torch
 
     if stop_by:

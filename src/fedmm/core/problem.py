@@ -1,8 +1,8 @@
-"""What an engine trains: clients that can evaluate their signed field, and a start.
+"""What an engine trains: clients that can evaluate their signed field, and a starting point.
 
-An engine knows nothing of networks, data or losses. It asks a client to open a round, evaluates the field local step
-after local step, and closes the round. What it must know to run many clients as one program comes after: the rows
-that a client holds (:class:`HeldRows`), how they are shown to a network (:class:`View`), and the networks themselves.
+An engine knows nothing of networks, data or losses. It asks a client to open a round, evaluates the field in each local
+step, and closes the round. The rest of this module is what an engine needs to run many clients as one program: the rows
+that a client holds (:class:`HeldRows`), how a network sees them (:class:`View`), and the networks themselves.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from fedmm.core.objective import Objective, Outputs, RowWeights
 from fedmm.core.projections import ConvexSet, Projection
 
 Statistics = dict[str, Tensor]
-"""Running statistics of normalisation layers by name: a third group beside omega and psi, with no gradient or dual."""
+"""Running statistics of normalisation layers by name: a third group beside omega and psi, without gradient or dual."""
 
 
 def holds_target(held: str) -> bool:
-    """Whether a client that holds these domains, such as ``source and target``, has target rows."""
+    """Return whether a client with these domains, such as ``source and target``, has target rows."""
     return "target" in held.split()
 
 
@@ -32,22 +32,22 @@ class LocalRound(Protocol):
     """One client's work in one round."""
 
     def field(self, z: Tensor, step: int) -> Tensor:
-        """The signed field F_i(z) ``[size]`` on the batch of this local step.
+        """Return the signed field F_i(z) ``[size]`` on the batch of this local step.
 
-        A method that looks asks a second time in the same step, at another point: the batch and everything random in
-        it are then the same, and what is reported, and running statistics, are those of the first time.
+        An algorithm that ``looks`` asks twice in a step, at two points. Both calls use the same batch and random draws;
+        metrics and running statistics are those of the first.
         """
 
     def close(self) -> LocalReport:
-        """What the client reports after its last local step."""
+        """Return the client's report after its last local step."""
 
 
 @runtime_checkable
 class ValuedRound(Protocol):
-    """A round whose client also knows the value of its f_i, for algorithms that have clients report it."""
+    """A round that also gives the value of f_i, for algorithms whose clients report it."""
 
     def first_value(self) -> Tensor:
-        """f_i (0-dim, with its weight alpha_i) where the field was first asked for in local step 0, on that batch."""
+        """Return f_i (0-dim, including its weight alpha_i) at the first point of local step 0, on that step's batch."""
 
 
 class ClientProblem(Protocol):
@@ -55,15 +55,15 @@ class ClientProblem(Protocol):
 
     @property
     def name(self) -> str:
-        """The client's name: its random draws, and its place in every sum, follow from it."""
+        """The client's name, which determines its random draws and its place in every sum."""
 
     def open_round(self, t: int, rounds: int, steps: int, statistics: Statistics) -> LocalRound:
-        """Begin round t (from 0) of a run of ``rounds`` rounds, with ``steps`` local steps, or at most so many."""
+        """Begin round t (from 0) of a run of ``rounds`` rounds, with at most ``steps`` local steps."""
 
 
 @dataclass(frozen=True)
 class LocalReport:
-    """metrics: numbers to average over the clients that report them; statistics: the running statistics afterwards."""
+    """A client's ``metrics``, to be averaged over the clients that report them, and its new running ``statistics``."""
 
     metrics: dict[str, float] = field(default_factory=dict)
     statistics: Statistics = field(default_factory=dict)
@@ -73,13 +73,13 @@ class LocalReport:
 class FederatedProblem:
     """min over omega, max over psi of the mean of the clients' f_i.
 
-    share_statistics: average the clients' running statistics at the server (else each client keeps its own).
-    listed: the names of all clients as they were given, with those that have nothing to add; by default the clients'.
-    groups: by client name, which domains it holds, such as ``source and target``; all are one group by default.
-    seed: decides who takes part in a round, and the noise in updates where they carry any.
-    federation: how many clients the federation has, where these may be but some of them.
-    constraints: by group of parameters, the set that it is held in, at the server and, where ``held_locally``, after
-        every local step.
+    share_statistics: whether the server averages the clients' running statistics (else each client keeps its own).
+    listed: the names of all clients as given, including those with nothing to contribute; by default the clients'.
+    groups: by client name, the domains it holds, such as ``source and target``; by default all are one group.
+    seed: decides who takes part in a round and, if updates carry noise, the noise.
+    federation: the number of clients in the federation, if ``clients`` are only some of them.
+    constraints: the constraint set of each parameter group, at the server and, if ``held_locally``, after every local
+        step.
     """
 
     layout: Layout
@@ -96,16 +96,16 @@ class FederatedProblem:
 
     @cached_property
     def projection(self) -> Projection | None:
-        """To the nearest point that the constraints allow; None if there are none."""
+        """The projection onto the constraints; None if there are none."""
         return Projection(self.layout, self.constraints) if self.constraints else None
 
     @property
     def local_projection(self) -> Projection | None:
-        """The projection after every local step."""
+        """The projection after every local step, if any."""
         return self.projection if self.held_locally else None
 
     def holds_target(self, names: Sequence[str]) -> Tensor:
-        """Who of these clients holds target rows, bool ``[clients]``."""
+        """Return which of these clients hold target rows, bool ``[clients]``."""
         return torch.tensor([holds_target(self.groups.get(name, "")) for name in names], device=self.layout.device)
 
     def __repr__(self) -> str:
@@ -115,10 +115,10 @@ class FederatedProblem:
 
 @dataclass(frozen=True)
 class HeldRows:
-    """What a client holds of one domain, in a tensor that it may share with others.
+    """A client's rows of one domain, in a tensor that it may share with other clients.
 
-    x: ``[all, ...]``; y: int64 ``[all]``, None for unlabelled rows; index: int64 ``[held]``, which rows are its own
-    (all where it is None); key_parts: its draws follow from them; batch_rows: how many rows of a batch it gives.
+    x: ``[all, ...]``; y: int64 ``[all]``, None for unlabelled rows; index: int64 ``[held]``, the client's own rows
+    (None for all); key_parts: what its random draws are derived from; batch_rows: how many rows it adds to a batch.
     """
 
     x: Tensor
@@ -129,12 +129,12 @@ class HeldRows:
 
     @property
     def count(self) -> int:
-        """How many rows are held."""
+        """The number of rows held."""
         return len(self.x if self.index is None else self.index)
 
 
 class StackableClient(Protocol):
-    """A client whose f_i is an objective on a network, with its rows in memory."""
+    """A client whose f_i is an objective on a network and whose rows are in memory."""
 
     @property
     def name(self) -> str: ...
@@ -144,63 +144,63 @@ class StackableClient(Protocol):
 
     @property
     def held(self) -> Sequence[HeldRows]:
-        """Its rows, in the order in which they make up a batch."""
+        """Its rows, in the order in which they form a batch."""
 
     @property
     def weights(self) -> RowWeights: ...
 
     @property
     def field_scale(self) -> Tensor:
-        """What the loss gradient is multiplied with to be the signed field, ``[size]``."""
+        """The factor that turns the loss gradient into the signed field, ``[size]``."""
 
     @property
     def alpha(self) -> float:
-        """Its weight alpha_i, which is in that too."""
+        """Its weight alpha_i, which ``field_scale`` includes."""
 
     def dropout_key(self, t: int, step: int) -> int:
-        """The key of the dropout masks in a local step."""
+        """Return the key of the dropout masks in a local step."""
 
     @property
     def view(self) -> View:
-        """How its rows are shown to the network."""
+        """How the network sees its rows."""
 
     def view_key(self, t: int, step: int) -> int:
-        """The key of what is random in the view of a local step's batch."""
+        """Return the key of the randomness in the view of a local step's batch."""
 
 
 class NetworkStack(Protocol):
-    """Many networks of one structure as one function of their parameters ``[G, size]``."""
+    """Many networks of one structure as a function of their parameters ``[G, size]``."""
 
     @property
     def has_dropout(self) -> bool: ...
 
     def constants(self, which: Tensor) -> Mapping[str, Tensor]:
-        """What is no parameter of networks that belong to the replicas ``which``, int64 ``[G]``."""
+        """Return the tensors other than parameters of the networks of the replicas ``which``, int64 ``[G]``."""
 
     def outputs(
         self, z: Tensor, x: Tensor, constants: Mapping[str, Tensor], dropout: Tensor | None, statistics: Statistics
     ) -> Outputs:
-        """In training, for batches x ``[G, rows, ...]``; updates ``statistics`` in place."""
+        """Return the outputs in training mode for batches x ``[G, rows, ...]``; updates ``statistics`` in place."""
 
     def evaluate(self, z: Tensor, x: Tensor, constants: Mapping[str, Tensor], statistics: Statistics) -> Outputs:
-        """In evaluation mode."""
+        """Return the outputs in evaluation mode."""
 
 
 class View(Protocol):
-    """A function of stored rows, the same on every engine and device."""
+    """A transform of stored rows, the same on every engine and device."""
 
     @property
     def random(self) -> bool:
-        """Whether the key matters in training."""
+        """Whether :meth:`train` depends on the key."""
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """The shape of a row as the network sees it."""
+        """Return the shape of a row as the network sees it."""
 
     def train(self, x: Tensor, key: Tensor) -> Tensor:
-        """Rows ``[..., rows, *stored]`` in training, drawn from the keys int64 ``[...]`` of their batches."""
+        """Transform rows ``[..., rows, *stored]`` for training, with draws from their batches' keys int64 ``[...]``."""
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """Rows ``[..., rows, *stored]`` for measuring and predicting; nothing is random."""
+        """Transform rows ``[..., rows, *stored]`` for evaluation and prediction, without randomness."""
 
 
 @dataclass(frozen=True)

@@ -1,7 +1,7 @@
-"""Convex sets that parameters are held in, and the nearest points of them in closed form.
+"""Convex sets that constrain parameters, and their projections in closed form.
 
-A projection is plain arithmetic over the last axis, so that it runs on one client, on a stack with leading axes, and
-inside a CUDA graph.
+A projection is plain arithmetic over the last axis, so it works on one client, on a stack with leading axes, and inside
+a CUDA graph.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ from fedmm.core.validation import instance, not_negative, positive
 
 
 class ConvexSet(ABC):
-    """A set of vectors that is closed, convex and not empty."""
+    """A nonempty closed convex set of vectors."""
 
     @abstractmethod
     def project(self, x: Tensor) -> Tensor:
-        """The point of the set nearest to each vector of x ``[..., n]``."""
+        """Return the point of the set nearest to each vector of x ``[..., n]``."""
 
 
 @dataclass(frozen=True)
 class Simplex(ConvexSet):
-    """Vectors of numbers of at least 0 whose sum is ``total``: weights of clients, or of groups of rows.
+    """Nonnegative vectors with sum ``total``: weights of clients, or of groups of rows.
 
-    Its projection is that of Held, Wolfe and Crowder (1974): subtract one number from all coordinates, and cut at 0.
+    The projection subtracts one number from all coordinates and clips at 0 (Held, Wolfe and Crowder, 1974).
     """
 
     total: float = 1.0
@@ -40,7 +40,7 @@ class Simplex(ConvexSet):
         positive("total", self.total)
 
     def project(self, x: Tensor) -> Tensor:
-        x = x - x.amax(dim=-1, keepdim=True)  # the same for all, so that large numbers do not swallow the total
+        x = x - x.amax(dim=-1, keepdim=True)  # a shift changes nothing, and large numbers no longer swamp the total
         ordered = x.sort(dim=-1, descending=True).values
         count = torch.arange(1, x.shape[-1] + 1, dtype=x.dtype, device=x.device)
         excess = (ordered.cumsum(dim=-1) - self.total) / count
@@ -50,7 +50,7 @@ class Simplex(ConvexSet):
 
 @dataclass(frozen=True)
 class Box(ConvexSet):
-    """Vectors of numbers between ``low`` and ``high``, either of which may be infinite."""
+    """Vectors with coordinates between ``low`` and ``high``, either of which may be infinite."""
 
     low: float = -math.inf
     high: float = math.inf
@@ -70,7 +70,7 @@ class Box(ConvexSet):
 
 @dataclass(frozen=True)
 class HalfLine(ConvexSet):
-    """Vectors of numbers of at least ``low``: multipliers, which must not be negative."""
+    """Vectors with coordinates of at least ``low``, such as multipliers, which must not be negative."""
 
     low: float = 0.0
 
@@ -83,7 +83,7 @@ class HalfLine(ConvexSet):
 
 @dataclass(frozen=True)
 class Ball(ConvexSet):
-    """Vectors of a norm of at most ``radius``."""
+    """Vectors with a Euclidean norm of at most ``radius``."""
 
     radius: float = 1.0
 
@@ -96,9 +96,9 @@ class Ball(ConvexSet):
 
 
 class Projection:
-    """Holds groups of the parameters in their sets, all coordinates of a group together; the others are free.
+    """Projects groups of parameters onto their sets, each group as one vector; other parameters are unconstrained.
 
-    sets: by group, a name or the part of it before a dot, ``*`` for the rest; the longest that matches counts.
+    sets: by group (a parameter's name or a dotted prefix of it, or ``*`` for the rest); the longest match counts.
     """
 
     def __init__(self, layout: Layout, sets: Mapping[str, ConvexSet]) -> None:
@@ -118,11 +118,11 @@ class Projection:
         self._parts = [(torch.cat(place), sets[group]) for group, place in places.items()]
 
     def __call__(self, z: Tensor) -> Tensor:
-        """The nearest point to each z ``[..., size]``."""
+        """Return the nearest point to each z ``[..., size]``."""
         for places, each in self._parts:
             z = z.index_copy(-1, places, each.project(z.index_select(-1, places)))
         return z
 
     def of_server(self, server: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """A server's state with the points that are in it, z and an ``average`` that predicts, in their sets."""
+        """Return a server's state with the points in it, z and an ``average`` for prediction, projected."""
         return {name: self(vector) if name in ("z", "average") else vector for name, vector in server.items()}

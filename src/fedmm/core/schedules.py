@@ -1,4 +1,4 @@
-"""What changes over the rounds: learning rates, the warm-up of nu, and numbers of local steps. Constant by default.
+"""Schedules over the rounds, constant by default: learning rates, the trade-off nu, and numbers of local steps.
 
 ``schedule(t, rounds)`` is the factor in round t (from 0) of a run of ``rounds`` rounds; p = t / rounds is its progress.
 """
@@ -110,7 +110,7 @@ SCHEDULES: dict[str, type[Schedule]] = {
 
 
 def as_schedule(name: str, value: object) -> Schedule:
-    """A schedule that is given as such, or by its name in ``SCHEDULES``; ``name`` is that of the option."""
+    """Return a schedule given as an instance or by its name in ``SCHEDULES``; ``name`` is that of the option."""
     if isinstance(value, str):
         if value not in SCHEDULES:
             raise unknown(f"schedule in {name}", value, SCHEDULES)
@@ -125,13 +125,13 @@ def as_schedule(name: str, value: object) -> Schedule:
 
 
 class StepSchedule(Protocol):
-    """Numbers of local steps that are not the same in every round; in some rounds there is but one."""
+    """A number of local steps that differs between rounds; some rounds may have a single step."""
 
     def steps(self, own: int, seed: int, t: int) -> int:
-        """The steps in round t (from 0) of a client that has its ``own`` number M_i; seed: the run's."""
+        """Return the number of steps in round t (from 0) of a client with M_i = ``own``; seed: the run's."""
 
     def most(self, own: int) -> int:
-        """The most steps of any round."""
+        """Return the largest number of steps in any round."""
 
 
 _MOST = 10
@@ -139,10 +139,10 @@ _MOST = 10
 
 @dataclass(frozen=True)
 class GeometricSteps:
-    """1, 2, ... steps, each followed by another one with probability 1 - 1 / mean; the same at all clients.
+    """Geometric numbers of steps: each is followed by another with probability 1 - 1 / mean; the same at all clients.
 
-    The number follows from the run's seed and the round, so that server and clients agree without a message. It is at
-    most 10 times the mean, which 5 rounds of 100,000 would exceed.
+    The number follows from the run's seed and the round, so that server and clients agree without a message. It is
+    capped at 10 times the mean, which 5 in 100,000 rounds would exceed.
     """
 
     mean: int
@@ -151,7 +151,7 @@ class GeometricSteps:
         chance = key(seed, "local steps", t) / (1 << 63)
         again = left = 1.0 - 1.0 / self.mean
         steps = 1
-        while chance < left and steps < self.most(own):  # products alone, which every machine rounds alike
+        while chance < left and steps < self.most(own):  # only products, which every machine rounds alike
             steps += 1
             left *= again
         return steps
@@ -162,7 +162,7 @@ class GeometricSteps:
 
 @dataclass(frozen=True)
 class AlternatingSteps:
-    """M_i steps in every other round, from the first on, and one in the next."""
+    """M_i steps in every other round, starting with the first, and one step in the rounds between."""
 
     def steps(self, own: int, seed: int, t: int) -> int:
         return own if t % 2 == 0 else 1
@@ -173,7 +173,7 @@ class AlternatingSteps:
 
 @dataclass(frozen=True)
 class PairedSteps:
-    """One step in every other round, from the first on, and the other M_i - 1 in the next."""
+    """One step in every other round, starting with the first, and the other M_i - 1 steps in the rounds between."""
 
     def steps(self, own: int, seed: int, t: int) -> int:
         return 1 if t % 2 == 0 else max(own - 1, 1)

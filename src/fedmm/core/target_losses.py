@@ -1,8 +1,8 @@
-"""Losses on target rows alone: each client computes its own on its batch, so they cost no communication.
+"""Losses on target rows alone: each client computes its own on its batch, at no communication cost.
 
-With p the softmax of a row's logits and w the weight of a row, they are functions of the target rows of one batch. Rows
-of weight 0 only fill it, and a client without target rows has loss 0. All act on the last axes, allow any leading ones,
-take no decision that depends on data (so they can be captured as a CUDA graph), and have finite gradients.
+With p the softmax of a row's logits and w the row's weight, they are functions of the target rows of one batch. Rows of
+weight 0 are padding, and a client without target rows has loss 0. All act on the last axes, allow any leading ones,
+have no data-dependent control flow (so that a CUDA graph can capture them), and have finite gradients.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fedmm.core.validation import positive
 
 
 class TargetLoss(ABC):
-    """The base of all losses on target rows."""
+    """Base class of all losses on target rows."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
 
     def __call__(self, logits: Tensor, weight: Tensor) -> Tensor:
-        """The loss of a batch, ``[...]``.
+        """Return the loss of a batch, ``[...]``.
 
-        logits: ``[..., rows, classes]``. weight: ``[..., rows]``, 0 for source rows and for those that fill the batch.
+        logits: ``[..., rows, classes]``. weight: ``[..., rows]``, 0 for source rows and padding.
         """
         some = weight.sum(dim=-1) > 0
         loss = self.of_rows(logits, torch.where(some.unsqueeze(-1), weight, 1.0))
@@ -35,12 +35,12 @@ class TargetLoss(ABC):
 
     @abstractmethod
     def of_rows(self, logits: Tensor, weight: Tensor) -> Tensor:
-        """The loss ``[...]`` of rows of which at least one has a weight above 0."""
+        """Return the loss ``[...]`` of rows of which at least one has a positive weight."""
 
 
 @dataclass(frozen=True)
 class NoTargetLoss(TargetLoss):
-    """Nothing."""
+    """No loss on target rows."""
 
     name: ClassVar[str] = "none"
     summary: ClassVar[str] = "no term on target rows"
@@ -51,12 +51,12 @@ class NoTargetLoss(TargetLoss):
 
 @dataclass(frozen=True)
 class MinimumClassConfusion(TargetLoss):
-    """How far the classes are confused with each other: minimum class confusion (Jin et al., 2020).
+    """Minimum class confusion (Jin et al., 2020): how much the classes are confused with each other.
 
-    With p = softmax(logits / temperature) and row weights w (1 + exp(-H(p))), not differentiated, the correlation of
-    classes is C_jk = sum over rows of w p_j p_k. Its rows are scaled to sum 1; the loss is the sum of what is off the
-    diagonal over the number of classes. As p sums to 1, this is the mean over classes j of sum(w p_j (1 - p_j)) /
-    sum(w p_j), which is how it is computed, in logarithms: a class that no row predicts counts 1.
+    With p = softmax(logits / temperature) and row weights w (1 + exp(-H(p))), which are not differentiated, the class
+    correlation is C_jk = sum over rows of w p_j p_k. Its rows are normalised to sum 1; the loss is the sum of the
+    off-diagonal entries over the number of classes. Since p sums to 1, this equals the mean over classes j of sum(w p_j
+    (1 - p_j)) / sum(w p_j), computed in logarithms: a class that no row predicts counts 1.
 
     temperature: of the softmax; above 1 it keeps overconfident rows from hiding the confusion.
     """
@@ -78,9 +78,9 @@ class MinimumClassConfusion(TargetLoss):
 
 @dataclass(frozen=True)
 class InformationMaximisation(TargetLoss):
-    """The mean entropy of the predictions less the entropy of their mean, as in SHOT (Liang et al., 2020).
+    """The mean entropy of the predictions minus the entropy of their mean, as in SHOT (Liang et al., 2020).
 
-    Minus the mutual information of row and prediction: least where rows are sure and classes equally frequent.
+    This is minus the mutual information of row and prediction: lowest for confident rows and equally frequent classes.
     """
 
     name: ClassVar[str] = "im"
@@ -101,10 +101,10 @@ class BatchNuclearNorm(TargetLoss):
     A row of weight w counts w times. This is the paper's scale; its authors' program takes the mean of the singular
     values, which is larger by rows / min(rows, classes).
 
-    Singular values would need a decomposition that cannot be captured as a CUDA graph. Instead the norm is the inner
-    product of the predictions with their polar factor (see :func:`polar_factor`), held fixed in the gradient, which is
-    the norm's own gradient. The norm comes out too small by at most 1e-5 of the Frobenius norm per class. A singular
-    value below 1e-4 of the Frobenius norm has between none and all of its gradient; at 0, where the norm has a kink,
+    Singular values would need a decomposition that a CUDA graph cannot capture. Instead the norm is the inner product
+    of the predictions with their polar factor (see :func:`polar_factor`), held fixed in the gradient, which gives the
+    norm's own gradient. The norm comes out too small by at most 1e-5 of the Frobenius norm per class. A singular value
+    below 1e-4 of the Frobenius norm has between none and all of its gradient; at 0, where the norm has a kink, it has
     none.
     """
 
@@ -122,10 +122,10 @@ _ITERATIONS = 26
 
 @torch.no_grad()
 def polar_factor(a: Tensor) -> Tensor:
-    """U V' of a = U S V', ``[..., rows, columns]``, by Newton-Schulz iterations; what is 0 in S stays 0.
+    """Return U V' of a = U S V', ``[..., rows, columns]``, by Newton-Schulz iterations; zeros of S stay 0.
 
-    x <- x (3 - x'x) / 2 from a over its Frobenius norm takes each singular value from (0, 1] towards 1, the small ones
-    by a factor of 1.5 at a time.
+    From a over its Frobenius norm, x <- x (3 - x'x) / 2 takes each singular value from (0, 1] towards 1, small ones by
+    a factor of 1.5 per iteration.
     """
     norm = torch.linalg.matrix_norm(a, keepdim=True)
     x = a / torch.where(norm > 0, norm, 1.0)
@@ -140,7 +140,7 @@ TARGET_LOSSES: dict[str, type[TargetLoss]] = {
 
 
 def as_target_loss(name: str, value: object) -> TargetLoss:
-    """A target loss that is given as such, or by its name in ``TARGET_LOSSES``; ``name`` is that of the option."""
+    """Return a target loss given as an instance or by its name in ``TARGET_LOSSES``; ``name`` is that of the option."""
     if isinstance(value, str):
         if value not in TARGET_LOSSES:
             raise unknown(name, value, TARGET_LOSSES)

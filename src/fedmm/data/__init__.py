@@ -1,4 +1,4 @@
-"""Data sets of two domains, and who holds which share of them; ``DATASETS`` and ``PARTITIONS`` are the tables."""
+"""Data sets of two domains, and partitions that deal their rows to clients; see ``DATASETS`` and ``PARTITIONS``."""
 
 from __future__ import annotations
 

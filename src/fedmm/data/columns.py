@@ -1,7 +1,7 @@
-"""Columns of a table as numbers that a network can be given.
+"""Encode the columns of a table as numbers for a network.
 
-What is learnt for it could be learnt from clients that keep their rows: a column's count and sum, then its sum of
-squared deviations from the mean, and the set of its words, all of which add up over clients; medians and quartiles
+The encoding could be learnt from clients that keep their rows: it takes a column's count and sum, then its sum of
+squared deviations from the mean, and its set of words, which all add up over clients; medians and quartiles
 (``robust``) do not.
 """
 
@@ -30,16 +30,16 @@ if TYPE_CHECKING:
 Numbers = NDArray[np.float64]
 Scaling = Literal["standard", "robust", "per_site", "none"]
 Scale = tuple[float, float]
-"""A mean and a deviation, or what takes their place."""
+"""A mean and a deviation, or a median and a scaled quartile range in their place."""
 SiteScaling = Literal["standard", "robust", "per_site", "fixed", "none"]
 BINS = 64
-"""Of an agreed range, for quartiles."""
+"""Histogram bins over an agreed range, for quartiles."""
 FIELDS = 6
-"""Numbers by which a site describes a column, beside counts for quartiles."""
+"""Numbers by which a site describes a column, besides its histogram."""
 _FARTHEST = 1e30
-"""Deviations from the mean; float32 ends at 3e38."""
+"""Limit of scaled values; float32 overflows at 3e38."""
 _NORMAL_QUARTILES = 1.3489795003921634
-"""Between the quartiles of a normal distribution, in deviations."""
+"""Interquartile range of a normal distribution, in standard deviations."""
 _FEWEST_TEXTS, _WORDS_OF_TEXT = 20, 3
 
 
@@ -51,9 +51,10 @@ class Standardiser(NamedTuple):
 
     @classmethod
     def fit(cls, chunks: Sequence[Tensor], same: float) -> Standardiser:
-        """From rows ``[rows, numbers]`` or ``[rows, channels, ...]``; what is always the same is only centred.
+        """Fit to rows ``[rows, numbers]`` or ``[rows, channels, ...]``; constant numbers are only centred.
 
-        same: of a mean, what a deviation is at least, where numbers differ at all.
+        same: numbers count as constant if their deviation is at most ``same`` times the absolute mean, or times 1 if
+        larger.
         """
         if not chunks:
             return cls(torch.zeros(()), torch.ones(()))
@@ -65,7 +66,7 @@ class Standardiser(NamedTuple):
         return cls(mean, torch.where(deviation <= same * mean.abs().clamp_min(1.0), 1.0, deviation))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Standardised rows, float32."""
+        """Return standardised rows, float32."""
         return ((x.double() - self.mean) / self.deviation).float()
 
 
@@ -73,11 +74,11 @@ class Standardiser(NamedTuple):
 class Column:
     """How one column becomes numbers.
 
-    levels: the words of a column of categories; there is a number for each, and one more for any other word and for
-        none. A column of numbers has no levels.
-    mean, deviation: of a column of numbers, which becomes (value - mean) / deviation, and 0 if there is none.
-    indicator: whether a second number is 1 if there is none.
-    date: the form of a column of dates, such as ``%d.%m.%Y``, which becomes days since 1970 and then as other numbers.
+    levels: the words of a categorical column; each gets a number, and so do all other words and missing values
+    together. A column of numbers has no levels.
+    mean, deviation: of a column of numbers; a value becomes (value - mean) / deviation, a missing one 0.
+    indicator: whether a second number is 1 if the value is missing.
+    date: the format of a column of dates, such as ``%d.%m.%Y``; they become days since 1970, scaled like other numbers.
     """
 
     name: str
@@ -96,22 +97,22 @@ class Column:
 
     @property
     def width(self) -> int:
-        """How many numbers of a row it becomes."""
+        """How many numbers of a row the column takes."""
         return len(self.levels) + 1 if self.levels else 1 + self.indicator
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """What each of its numbers is called."""
+        """The name of each of its numbers."""
         if self.levels:
             return (*(f"{self.name}={level}" for level in self.levels), f"{self.name}=other")
         return (self.name, f"{self.name} missing") if self.indicator else (self.name,)
 
     def values(self, column: pandas.Series, what: str, decimal: str = ".") -> Numbers:
-        """The numbers of a column without levels before they are scaled, ``[rows]``, NaN if there is none."""
+        """Return the unscaled numbers of a column without levels, ``[rows]``, NaN if missing."""
         return as_days(column, self.date, what) if self.date else numbers(column, what, decimal)
 
     def encode(self, column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float32]:
-        """``[rows, width]``."""
+        """Encode the column as float32 ``[rows, width]``."""
         if self.levels:
             place = {level: number for number, level in enumerate(self.levels)}
             which = [place.get(text, len(self.levels)) for text in texts(column)]
@@ -127,10 +128,10 @@ class Column:
 
 @dataclass(frozen=True)
 class AgreedColumns:
-    """The columns of a federation's tables, in the order in which they become numbers.
+    """The columns of a federation's tables, in encoding order.
 
-    categories: the words of the columns that hold words; all others hold numbers, or dates of the given form.
-    ranges: the least and the largest number of a column. scaling: of columns of numbers.
+    categories: the words of each categorical column; all other columns hold numbers, or dates of the given format.
+    ranges: a column's smallest and largest number. scaling: of numeric columns.
     """
 
     names: tuple[str, ...]
@@ -144,13 +145,17 @@ class AgreedColumns:
         one_of("scaling", self.scaling, get_args(SiteScaling))
         for option in ("categories", "dates", "ranges"):
             strange = [name for name in getattr(self, option) if name not in self.names]
-            require(not strange, f"{option} names the column {strange[:1]}, which features does not")
+            require(not strange, f"{option} names the column {strange[:1]}, which is not in features")
         for name, words in self.categories.items():
             require(
                 len(words) > 0 and len(set(words)) == len(words) and not set(words) & set(MISSING),
-                f"categories must list the words of column {name!r}, each once, and none that stands for nothing",
+                f"categories must list the words of column {name!r}, each once, without words that stand for missing "
+                "values",
             )
-            require(name not in self.dates and name not in self.ranges, f"column {name!r} holds categories or numbers")
+            require(
+                name not in self.dates and name not in self.ranges,
+                f"column {name!r} has categories, so it cannot also have dates or ranges",
+            )
         for name, ends in self.ranges.items():
             low, high = ends
             right = math.isfinite(low) and math.isfinite(high) and low < high
@@ -158,7 +163,7 @@ class AgreedColumns:
         lacking = [name for name in self.numbers if name not in self.ranges]
         require(
             self.scaling not in ("fixed", "robust") or not lacking,
-            f"ranges must have all columns of numbers for scaling = {self.scaling!r}; {lacking[:1]} is not there",
+            f"scaling = {self.scaling!r} needs ranges for all numeric columns; {lacking[:1]} is missing",
         )
 
     @property
@@ -168,20 +173,20 @@ class AgreedColumns:
 
     @property
     def learns(self) -> bool:
-        """Whether numbers that come of the sites' rows are in the encoding."""
+        """Whether the encoding depends on the sites' rows."""
         return self.scaling != "fixed"
 
     @property
     def shape(self) -> tuple[int, int]:
-        """Of the array that describes a table."""
+        """The shape of the array that describes a table."""
         return len(self.names), FIELDS + (BINS + 1 if self.scaling == "robust" else 0)
 
     def column(self, name: str) -> Column:
-        """A column as it is read, before it is scaled."""
+        """Return a column as it is read, unscaled."""
         return Column(name, levels=tuple(self.categories.get(name, ())), date=self.dates.get(name, ""))
 
     def fixed(self) -> tuple[Column, ...]:
-        """The encoding by ranges alone: from -1 to 1 over each column's range, and always a number for missing ones."""
+        """Return the encoding by ranges alone: every range becomes [-1, 1], every numeric column has an indicator."""
         columns = []
         for name in self.names:
             if name in self.categories:
@@ -193,7 +198,7 @@ class AgreedColumns:
 
 
 def encode_columns(frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = ".") -> Tensor:
-    """The rows of a table as numbers, float32 ``[rows, numbers]``."""
+    """Encode the rows of a table as float32 ``[rows, numbers]``."""
     require_columns(frame, (column.name for column in columns), path, "which the model was trained on")
     parts = [column.encode(frame[column.name], f"{path}: column {column.name!r}", decimal) for column in columns]
     return torch.from_numpy(np.concatenate(parts, axis=1))
@@ -210,9 +215,9 @@ def learn_columns(
     most_levels: int,
     path: Path | str,
 ) -> tuple[Column, ...]:
-    """How the columns of a table become numbers, from its rows; those that say the same in every row are left out.
+    """Learn how each column becomes numbers from a table's rows; drop columns that are empty or constant.
 
-    numeric, categorical: columns whose kind is not to be guessed. dates: columns of dates, and their form.
+    numeric, categorical: columns whose kind is not to be guessed. dates: the format of each column of dates.
     """
     columns = []
     for name in frame.columns:
@@ -231,14 +236,14 @@ def learn_columns(
             learnt = _categorical(name, texts(column), what, most_levels, chosen=name in categorical)
         if learnt is not None:
             columns.append(learnt)
-    require(bool(columns), f"{path} has no column to learn from: every one that is left says the same in all rows")
+    require(bool(columns), f"{path} has no column to learn from: every remaining column is empty or constant")
     return tuple(columns)
 
 
 def scales_of(
     frame: pandas.DataFrame, columns: Sequence[Column], path: Path | str, decimal: str = "."
 ) -> tuple[Scale, ...]:
-    """Mean and deviation of each column in some rows; a column that is empty or constant there keeps its deviation."""
+    """Return each column's mean and deviation in some rows; empty columns keep both, constant ones the deviation."""
     scales = []
     for column in columns:
         scale = (column.mean, column.deviation)
@@ -254,7 +259,7 @@ def scales_of(
 
 
 def rescale(columns: Sequence[Column], scales: Sequence[Scale]) -> tuple[Column, ...]:
-    """The columns with other means and deviations."""
+    """Return the columns with other means and deviations."""
     return tuple(
         replace(column, mean=mean, deviation=deviation)
         for column, (mean, deviation) in zip(columns, scales, strict=True)
@@ -271,9 +276,9 @@ def _numeric(name: str, values: Numbers, what: str, scaling: Scaling, date: str 
 
 
 def numeric_column(name: str, mean: float, deviation: float | None, *, missing: bool, date: str = "") -> Column | None:
-    """A column of numbers; None if all are the same and none is missing, so that there is nothing to learn from.
+    """Return a column of numbers; None if it is constant without missing values, so that it carries no information.
 
-    deviation: None if all are the same. missing: whether there is a row without a number.
+    deviation: None if all numbers are the same. missing: whether some row has no number.
     """
     if deviation is None:
         return Column(name, mean, 1.0, missing, date=date) if missing else None
@@ -281,7 +286,7 @@ def numeric_column(name: str, mean: float, deviation: float | None, *, missing: 
 
 
 def _scale(known: Numbers, scaling: Scaling, what: str) -> tuple[float, float | None]:
-    """What is taken off a column's numbers and what they are divided by; None if all are the same."""
+    """Return a column's shift and divisor; the divisor is None if all numbers are the same."""
     total, squares = sums_of(known)
     mean, deviation = total / len(known), deviation_of(total, squares, len(known), what)
     if deviation is None:
@@ -295,26 +300,26 @@ def _scale(known: Numbers, scaling: Scaling, what: str) -> tuple[float, float | 
 
 
 def sums_of(known: Numbers) -> tuple[float, float]:
-    """The sum of some numbers, and that of their squared deviations from their mean."""
+    """Return the numbers' sum and their sum of squared deviations from the mean."""
     with np.errstate(over="ignore", invalid="ignore"):
         total = float(known.sum())
         return total, float(np.square(known - total / len(known)).sum())
 
 
 def deviation_of(total: float, squares: float, count: int, what: str) -> float | None:
-    """The standard deviation of numbers with these sums; None if all are the same."""
+    """Return the standard deviation of numbers with these sums; None if all are the same."""
     deviation = float(np.sqrt(squares / count))
     require(np.isfinite(deviation), f"{what} holds numbers that are too large to be standardised; make them smaller")
     return deviation if deviation > 1e-12 * max(1.0, abs(total / count)) else None
 
 
 def robust_scale(low: float, middle: float, high: float, deviation: float) -> Scale:
-    """The scale of numbers with these quartiles; the deviation takes the place of quartiles that are the same."""
+    """Return the scale of numbers with these quartiles; the deviation replaces a quartile range of 0."""
     return middle, (high - low) / _NORMAL_QUARTILES if high > low else deviation
 
 
 def is_free_text(written: Sequence[str]) -> bool:
-    """Whether a column holds sentences, hardly any of them twice, and no categories."""
+    """Return whether a column holds mostly distinct sentences rather than categories."""
     given = [text for text in written if text not in MISSING]
     words = sum(len(text.split()) for text in given)
     return len(given) >= _FEWEST_TEXTS and len(set(given)) > len(given) / 2 and words >= _WORDS_OF_TEXT * len(given)

@@ -1,4 +1,4 @@
-"""What a data set is here: rows of two domains, and which of them are kept for testing."""
+"""The interface of a data set: rows of a source and a target domain, and which of them are kept for testing."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedmm.core.problem import View, WholeRows
 from fedmm.data.columns import Column
 
 OTHER_SITES = "(another)"
-"""What sites that hold test rows and no training rows are called, together."""
+"""The common name of all sites that have test rows but no training rows."""
 _ROWS_AT_ONCE = 4096
 
 
@@ -30,11 +30,11 @@ class Labelled(NamedTuple):
 
 
 class ReadRows(NamedTuple):
-    """Rows of a file or a folder.
+    """Rows read from a file or a folder.
 
-    x: ``[rows, ...]``, stored as the training rows were. names: what each row is called: a picture's path, a row's
-    number. y: int64 ``[rows]``, -1 for a row without label; None if no row has one. strange: labels that training
-    did not know; their rows have -2 here.
+    x: ``[rows, ...]``, stored like the training rows. names: of each row: a picture's path, a row number or an id.
+    y: int64 ``[rows]``, -1 for a row without label; None if no row has one.
+    strange: labels unknown in training; their rows have y = -2.
     """
 
     x: Tensor
@@ -43,15 +43,15 @@ class ReadRows(NamedTuple):
     strange: tuple[str, ...] = ()
 
     def part(self, rows: slice) -> ReadRows:
-        """Some of the rows."""
+        """Return a slice of the rows."""
         return self._replace(x=self.x[rows], names=self.names[rows], y=None if self.y is None else self.y[rows])
 
 
 @dataclass(frozen=True)
 class RowStream:
-    """Rows of a file, a folder or a data set: how many there are, and their parts in order.
+    """Rows of a file, a folder or a data set, delivered in parts.
 
-    skipped: a sentence for each bad picture that was left out of the parts so far.
+    rows: their total number. skipped: a sentence for each unreadable picture left out of the parts so far.
     """
 
     rows: int
@@ -60,14 +60,14 @@ class RowStream:
 
     @classmethod
     def cut(cls, rows: ReadRows) -> RowStream:
-        """Rows that are in memory, in parts of a size that a network can be given."""
+        """Cut rows in memory into parts small enough for a network."""
         starts = range(0, len(rows.x), _ROWS_AT_ONCE)
         return cls(len(rows.x), (rows.part(slice(start, start + _ROWS_AT_ONCE)) for start in starts))
 
 
 @dataclass(frozen=True)
 class Input(ABC):
-    """A way from a path to rows. class_names: in the order of their labels."""
+    """A way to read a file or folder as rows. class_names: in label order."""
 
     name: ClassVar[str]
 
@@ -79,47 +79,47 @@ class Input(ABC):
 
     @property
     def learnt(self) -> bool:
-        """Whether it holds numbers that come of the training rows."""
+        """Whether it holds statistics of the training rows."""
         return False
 
     @property
     def table_columns(self) -> tuple[Column, ...]:
-        """How the columns of a table become the numbers of a row; none if rows are of no table."""
+        """How a table's columns become numbers; empty if rows do not come from a table."""
         return ()
 
     @property
     def headings(self) -> tuple[str, ...]:
-        """What each number of a table's row is called."""
+        """The name of each number in a table's row."""
         return tuple(heading for column in self.table_columns for heading in column.headings)
 
     @property
     def per_site(self) -> bool:
-        """Whether the rows of each site are scaled in a way of their own."""
+        """Whether each site's rows are scaled by that site's own statistics."""
         return False
 
     def written_as(self, *, separator: str = "", decimal: str = "", encoding: str = "", site: str = "") -> Input:
-        """The way for tables that are written otherwise, or are of a site that they do not name."""
+        """Return the same input for tables in another file format, or from a site that they do not name."""
         raise FedmmError("--separator, --decimal, --encoding and --site are for models of tables")
 
     def fits(self, path: Path) -> bool:
-        """Whether a path by its name can be read this way."""
+        """Return whether the path's name suggests that it can be read this way."""
         return True
 
     @abstractmethod
     def read(self, path: Path) -> ReadRows:
-        """The rows of a file or folder; what cannot be read is refused in one sentence."""
+        """Read the rows of a file or folder; raise FedmmError if that fails."""
 
     def stream(self, path: Path, *, skip_bad: bool = False) -> RowStream:
-        """The same in parts; skip_bad: leave out files that cannot be read as pictures."""
+        """Read the same rows in parts; skip_bad: leave out files that cannot be read as pictures."""
         return RowStream.cut(self.read(path))
 
 
 @dataclass(frozen=True)
 class Sites:
-    """Who holds which rows: int64 ``[rows]``, places in ``names``.
+    """Which site holds which training rows: int64 ``[rows]``, indices into ``names``.
 
-    source_test, target_test, source_validation: the same of these rows, -1 for a site without training rows; None where
-    it is not known.
+    source_test, target_test, source_validation: the same for these rows, -1 for a site without training rows; None if
+    unknown.
     """
 
     names: tuple[str, ...]
@@ -134,15 +134,16 @@ class Sites:
 class DomainPair:
     """A labelled source domain and a target domain.
 
-    The target's training labels are here because partitions by class and supervised bounds need them; no training on
-    unlabelled target data ever sees them. Test rows are for measuring alone.
+    The target's training labels are here because partitions by class and supervised bounds need them; training on
+    unlabelled target data never sees them. Test rows are used for evaluation only.
 
-    target: its labels are -1 if they are not known. target_test: None if no label of the target is known.
-    source_validation: labelled source rows that are neither trained on nor tested; hyperparameters may be chosen by it.
+    target: labels are -1 if unknown. target_test: None if no target label is known.
+    source_validation: labelled source rows to choose hyperparameters by, never trained on; the rows of ``source_test``
+    if the data set keeps no others.
     view: how rows are shown to the network, for example cropped.
-    sites: who holds the training rows, where the data says so.
-    input: how files like the data's own become rows; None for data that is not read from the user's files.
-    notes: what the user should know of how the data was read, a sentence each.
+    sites: who holds the training rows, if the data says so.
+    input: how files like the data's own become rows; None if the data does not come from the user's files.
+    notes: what the user should know about how the data was read, a sentence each.
     """
 
     source: Labelled
@@ -162,11 +163,11 @@ class DomainPair:
 
 
 class DataSet(Protocol):
-    """Options of a data set as a frozen dataclass; ``load`` makes its rows, always the same for the same options.
+    """A frozen dataclass of a data set's options; ``load`` returns the same rows whenever the options are the same.
 
-    One with options of text says of each whether it names files (``paths``) or not (``words``), since a site lets
-    nobody else name its files. One of many files may have a method ``preview(most)``: a context that gives a
-    :class:`Preview` of at most so many.
+    Options of text must be listed: in ``paths`` if they name files and in ``words`` if not, because a site lets nobody
+    else name its files. A data set of many files may have a method ``preview(most)``: a context manager that yields a
+    :class:`Preview` of about ``most`` of them.
     """
 
     name: ClassVar[str]
@@ -176,7 +177,7 @@ class DataSet(Protocol):
 
 
 class Preview(NamedTuple):
-    """A data set of some of the files, and how many of how many they are; 0 of 0 if there are none."""
+    """A data set of some of the files: ``files`` out of ``of``; both are 0 if it reads no files."""
 
     data: DataSet
     files: int = 0

@@ -1,6 +1,6 @@
-"""A source's files in the data folder: what is there and right, and fetching what is not.
+"""Download a source's files to the data folder, and check which are present and correct.
 
-Each file is checked before it gets its name; of an archive, which may hold anything, only the wanted files are written.
+Each file is verified before it gets its final name. Archives may hold anything; only the wanted files are unpacked.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ from fedmm.data.readers.images import read_picture
 from fedmm.data.sources import Archive, Edition, Source, StoredFile, read_file, size_of
 
 _SIDE_BY_SIDE = 8
-"""Downloads at a time: hundreds of small files wait for answers, not for bytes."""
+"""Parallel downloads: hundreds of small files are bound by latency, not by bandwidth."""
 _LARGEST_PICTURE, _LARGEST_ARCHIVE = 100_000_000, 10_000_000_000
-"""Bytes; no picture and no domain is larger, and a few packed bytes can stand for any number of others."""
+"""Limits in bytes, since a small archive can unpack to any size; no picture and no domain is larger."""
 
-# What is there --------------------------------------------------------------------------------------------------------
+# Checking -------------------------------------------------------------------------------------------------------------
 
 
 class FileCount(NamedTuple):
-    """How much of a source, or of a part, is in the data folder, by names and sizes alone.
+    """How much of a source, or of one of its parts, is in the data folder, judged by names and sizes alone.
 
-    files, wanted: files that are there, and that should be. bytes: of those that are there.
+    files, wanted: the number of files present, and of all its files. bytes: size of the files present.
     """
 
     edition: Edition
@@ -45,7 +45,7 @@ class FileCount(NamedTuple):
 
 
 def count_files(source: Source, data_folder: Path) -> list[FileCount]:
-    """How much of each of a source's parts is there."""
+    """Count the files present for each of a source's parts."""
     folder = data_folder / source.name
     found = []
     for part in source.parts or ("",):
@@ -57,7 +57,7 @@ def count_files(source: Source, data_folder: Path) -> list[FileCount]:
 
 
 def check(source: Source, data_folder: Path, seen: Callable[[], None] = lambda: None) -> dict[str, Edition]:
-    """The editions in which a source's parts are there, by name; the first file that is not as it should be is refused.
+    """Return the edition present of each of a source's parts, by name; raise FedmmError if a file is missing or wrong.
 
     seen: called after each file.
     """
@@ -69,12 +69,12 @@ def check(source: Source, data_folder: Path, seen: Callable[[], None] = lambda: 
 
 
 def part_name(source: Source, part: str) -> str:
-    """What a part of a source is called."""
+    """Return the full name of a source's part."""
     return f"{source.name}/{part}" if part else source.name
 
 
 def check_edition(edition: Edition, folder: Path, seen: Callable[[], None] = lambda: None) -> None:
-    """Refuse the first file of an edition in a source's folder that is not as it should be."""
+    """Raise FedmmError with the first missing or wrong file of an edition and the number of others."""
     problems = [problem for problem in _problems(edition, folder, seen) if problem]
     if problems:
         more = f" ({len(problems) - 1} more files are missing or wrong)" if len(problems) > 1 else ""
@@ -82,13 +82,13 @@ def check_edition(edition: Edition, folder: Path, seen: Callable[[], None] = lam
 
 
 def wrong_files(edition: Edition, folder: Path) -> tuple[StoredFile, ...]:
-    """The files of an edition that are not in a source's folder as they should be."""
+    """Return the files of an edition that are missing or wrong in a source's folder."""
     problems = _problems(edition, folder, lambda: None)
     return tuple(file for file, problem in zip(edition.files, problems, strict=True) if problem)
 
 
 def _problems(edition: Edition, folder: Path, seen: Callable[[], None]) -> list[str]:
-    """For each file what is wrong with it, or nothing; without a checksum it must be a picture."""
+    """Return what is wrong with each file, or an empty string; a file without a checksum must be a picture."""
 
     def problem_with(file: StoredFile) -> str:
         try:
@@ -110,7 +110,7 @@ def _problems(edition: Edition, folder: Path, seen: Callable[[], None]) -> list[
 
 @dataclass(frozen=True)
 class DownloadPlan:
-    """What has to be fetched into a source's folder: the files, or the archives they are in.
+    """What to download into a source's folder: the files, or the archives that contain them.
 
     name: of the source, or of the source and its part.
     """
@@ -121,13 +121,13 @@ class DownloadPlan:
 
     @property
     def bytes(self) -> int | None:
-        """To fetch, where that is known."""
+        """Total size of the files; None if any is unknown."""
         sizes = [file.size for file in self.edition.files if file.size is not None]
         return sum(sizes) if len(sizes) == len(self.edition.files) else None
 
 
 def mirror() -> str:
-    """The address of the user's own mirror, ``FEDMM_MIRROR``, which serves the data folder; empty without one."""
+    """Return the address in ``FEDMM_MIRROR``, a mirror of the data folder; empty if there is none."""
     address = os.environ.get("FEDMM_MIRROR", "")
     require(
         not address or address.startswith(("http://", "https://")),
@@ -137,10 +137,10 @@ def mirror() -> str:
 
 
 def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str = "") -> list[DownloadPlan]:
-    """What has to be fetched so that all of a source is there and right.
+    """Plan the downloads that complete a source.
 
-    edition: which one; by default the one that is there, else the first that can be had.
-    mirror: an address that serves the data folder, in place of the public ones.
+    edition: which one; by default the one present, or the first public one if that has no public address.
+    mirror: an address that serves the data folder, instead of the public ones.
     """
     named = {each.name: each for each in source.editions}
     if edition and edition not in named:
@@ -164,14 +164,14 @@ def plans(source: Source, data_folder: Path, *, edition: str = "", mirror: str =
 
 
 def _list_missing(wanted: Edition, present: Edition, folder: Path) -> tuple[StoredFile, ...]:
-    """The files that are not right yet; without checksums, those of another edition would look right."""
+    """Return the files still to get: all of them if ``wanted`` is not the edition present and lacks checksums."""
     if wanted.name != present.name and not all(file.sha256 for file in wanted.files):
         return wanted.files
     return wrong_files(wanted, folder)
 
 
 def _use_mirror(edition: Edition, name: str, mirror: str) -> Edition:
-    """The edition as the mirror serves it: single files, or archives called FOLDER.tgz."""
+    """Point an edition to the mirror: single files, or archives called FOLDER.tgz."""
     if not mirror:
         return edition
 
@@ -186,7 +186,7 @@ def _use_mirror(edition: Edition, name: str, mirror: str) -> Edition:
 
 
 def fetch(plan: DownloadPlan, moved: Moved = lambda count: None, retries: Retries = RETRIES) -> None:
-    """Carry out a plan; what cannot be had, or is not what it should be, is refused by name."""
+    """Carry out a plan; raise FedmmError naming a file that cannot be downloaded or is wrong."""
     for file in plan.edition.files:
         if not (file.addresses or plan.edition.archives):
             raise FedmmError(
@@ -199,7 +199,7 @@ def fetch(plan: DownloadPlan, moved: Moved = lambda count: None, retries: Retrie
 
 
 class _Stopped(Exception):  # noqa: N818 - reads as what happened
-    """Another download failed, or Ctrl-C."""
+    """Another download failed, or the user pressed Ctrl-C."""
 
 
 def _fetch_files(folder: Path, files: tuple[StoredFile, ...], moved: Moved, retries: Retries) -> None:
@@ -225,7 +225,7 @@ def _fetch_files(folder: Path, files: tuple[StoredFile, ...], moved: Moved, retr
 
 
 def _fetch_archive(folder: Path, edition: Edition, archive: Archive, moved: Moved, retries: Retries) -> None:
-    """Unpack beside the real names, check, then move file by file; an archive that is there already is used."""
+    """Unpack into a temporary folder, verify, then move file by file; reuse an archive that is already there."""
     path = folder / archive.file
     ours = not path.exists()
     if ours:
@@ -246,9 +246,9 @@ def _fetch_archive(folder: Path, edition: Edition, archive: Archive, moved: Move
 
 
 def unpack(archive: Path, files: Iterable[StoredFile], folder: Path) -> None:
-    """Write the files from an archive into a folder; each is found by the last two parts of its path, class and name.
+    """Write the wanted files of an archive into a folder, matched by the last two parts of their paths, class and name.
 
-    Links, devices, paths that lead elsewhere, and archives that lack a file are refused.
+    Raise FedmmError for links, devices, paths out of the folder, and archives that lack a file.
     """
     wanted = {PurePosixPath(file.path).parts[-2:]: file for file in files}
     try:

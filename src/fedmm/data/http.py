@@ -1,4 +1,4 @@
-"""One file over HTTP: resumed where it broke off, tried again, and checked before it gets its name."""
+"""Download one file over HTTP: resume it, retry, and verify it before it gets its final name."""
 
 from __future__ import annotations
 
@@ -20,27 +20,27 @@ PARTIAL = ".partial"
 _BLOCK = 1 << 16
 _PARTIAL_CONTENT, _RANGE_NOT_SATISFIABLE = 206, 416
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
-"""Answers after which it is worth trying again."""
+"""Status codes that are worth a retry."""
 
 Moved = Callable[[int], None]
-"""Called with the number of bytes that were gained; below 0 if some are thrown away."""
+"""Called with the number of bytes received; negative if some are discarded."""
 
 
 class _Broken(Exception):  # noqa: N818 - reads as what happened
-    """The transfer failed; the same address may do better next time."""
+    """The transfer failed; a retry at the same address may succeed."""
 
 
 class _Useless(Exception):  # noqa: N818 - reads as what happened
-    """The address does not have the file."""
+    """The address does not serve the file."""
 
 
 @dataclass(frozen=True)
 class Retries:
-    """How long to try, and how much to take.
+    """How often and how long to try, and how many bytes to accept.
 
-    attempts: at each address, with ``pause`` seconds before the second, twice that before the third and so on.
-    timeout: seconds within which something must arrive.
-    most: bytes of a file whose size nobody published; of any other, its size is the bound.
+    attempts: per address, counted anew after progress; the k-th failure in a row is followed by k * ``pause`` seconds.
+    timeout: seconds to wait for data.
+    most: the byte limit for files of unknown size; otherwise the published size is the limit.
     """
 
     attempts: int = 4
@@ -56,10 +56,9 @@ RETRIES = Retries()
 
 
 def download(folder: Path, file: StoredFile, moved: Moved, retries: Retries = RETRIES) -> None:
-    """Bring a file into a folder from the first of its addresses that has it.
+    """Download a file into a folder from the first of its addresses that has it.
 
-    Until its size and checksum are right it is called ``NAME.partial``; what an interrupted download left there is
-    completed.
+    Until its size and checksum are right it is called ``NAME.partial``; an interrupted download is resumed from there.
     """
     path = folder / file.path
     transfer = _Transfer(path.with_name(path.name + PARTIAL), file, moved, retries)
@@ -80,7 +79,7 @@ def download(folder: Path, file: StoredFile, moved: Moved, retries: Retries = RE
 
 @dataclass(frozen=True)
 class _Transfer:
-    """One file on its way to ``partial``."""
+    """One file in transfer to ``partial``."""
 
     partial: Path
     file: StoredFile
@@ -89,11 +88,11 @@ class _Transfer:
 
     @property
     def size(self) -> int:
-        """Bytes that are there."""
+        """Bytes received so far."""
         return self.partial.stat().st_size if self.partial.exists() else 0
 
     def complete(self, address: str) -> str:
-        """Try until the file is whole and right; returns what is wrong with the address, or nothing."""
+        """Retry until the file is complete and verified; return what is wrong with the address, or an empty string."""
         failures = 0
         while True:
             before = self.size
@@ -109,7 +108,7 @@ class _Transfer:
             time.sleep(self.retries.pause * failures)
 
     def _attempt(self, address: str) -> None:
-        """Make the file whole and right; if that fails, what came of it stays to be resumed."""
+        """Complete and verify the file; on failure keep what can be resumed."""
         start = self.size
         if start == 0 or start != self.file.size:
             self._receive(address, start)
@@ -118,7 +117,9 @@ class _Transfer:
         if not sha256.startswith(self.file.sha256):
             self._discard()
             raise (
-                _Broken("what was left of an older download is wrong") if start else _Useless(f"its sha256 is {sha256}")
+                _Broken("the partial file of an earlier download is corrupt")
+                if start
+                else _Useless(f"its sha256 is {sha256}")
             )
 
     def _receive(self, address: str, start: int) -> None:
@@ -126,28 +127,28 @@ class _Transfer:
         response = _open(address, start, self.retries.timeout)
         if response is None:
             self._discard()
-            raise _Broken("what was left of an older download is too long")
+            raise _Broken("the partial file of an earlier download is too long")
         with response:
             begin, total = _extent(response, start)
             if self.file.size is not None and total not in (None, self.file.size):
-                raise _Useless(f"it has {total} bytes there")
+                raise _Useless(f"its size there is {total} bytes")
             if total is not None and total > bound:
-                raise _Useless(f"it has {total} bytes there, more than the {bound} that are accepted")
+                raise _Useless(f"its size there is {total} bytes, more than the {bound} that are accepted")
             self.moved(begin - start)
             size = self._append(response, begin, bound)
         if size > bound:
             self._discard()
-            raise _Useless(f"it sends more than {bound} bytes")
+            raise _Useless(f"it sent more than {bound} bytes")
         if total is not None and size < total:
-            raise _Broken(f"it broke off after {size} of {total} bytes")
+            raise _Broken(f"the transfer broke off after {size} of {total} bytes")
 
     def _append(self, response: HTTPResponse, begin: int, bound: int) -> int:
-        """Write what comes, from byte ``begin`` on, until it is more than ``bound``; returns the file's size then."""
+        """Write what arrives, from byte ``begin`` on, until it exceeds ``bound``; return the file's size afterwards."""
         with self.partial.open("r+b" if begin else "wb") as stream:
             stream.seek(begin)
             while stream.tell() <= bound:
                 with _network():
-                    block = response.read1(_BLOCK)  # whatever is there already, so that Ctrl-C need not wait
+                    block = response.read1(_BLOCK)  # returns what has arrived, so that Ctrl-C need not wait
                 if not block:
                     break
                 stream.write(block)
@@ -160,7 +161,7 @@ class _Transfer:
 
 
 def _open(address: str, start: int, timeout: float) -> HTTPResponse | None:
-    """The answer of a server that has the file; None if it has fewer bytes than are to be skipped."""
+    """Return the server's response; None if the file is shorter than the bytes to skip."""
     headers = {"User-Agent": "fedmm"} | ({"Range": f"bytes={start}-"} if start else {})
     with _network():
         try:
@@ -175,19 +176,19 @@ def _open(address: str, start: int, timeout: float) -> HTTPResponse | None:
 
 
 def _extent(response: HTTPResponse, start: int) -> tuple[int, int | None]:
-    """The place of the first byte that comes, and the size of the whole file if the server says it."""
+    """Return the offset of the first byte to arrive, and the size of the whole file if the server tells it."""
     length = response.headers.get("Content-Length", "")
     if response.status != _PARTIAL_CONTENT:
         return 0, int(length) if length.isdecimal() else None
     match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
     if not match or int(match[1]) != start:
-        raise _Useless("it sends other bytes than it was asked for")
+        raise _Useless("it sent a different byte range than requested")
     return start, int(match[2]) if match[2] != "*" else None
 
 
 @contextmanager
 def _network() -> Iterator[None]:
-    """What goes wrong on the way is worth another try."""
+    """Turn network errors into :class:`_Broken`, which is retried."""
     try:
         yield
     except (OSError, HTTPException) as problem:

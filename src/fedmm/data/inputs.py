@@ -1,6 +1,6 @@
-"""How a file or a folder like the training data becomes rows: what a finished run keeps, so that it can predict.
+"""How files like the training data become rows: stored with a finished run so that it can predict.
 
-Each way is a frozen dataclass of plain values: :func:`input_table` writes it down, :func:`build_input` makes it again.
+Each input is a frozen dataclass of plain values; :func:`input_table` stores it and :func:`build_input` rebuilds it.
 """
 
 from __future__ import annotations
@@ -32,18 +32,18 @@ if TYPE_CHECKING:
 
 _PICTURES_AT_ONCE = 256
 _SAME_SCALE = 1e-6
-"""Of a deviation, what rounding may change it or a mean by."""
+"""Change of a mean or deviation that counts as rounding, as a share of the deviation."""
 _OF_A_FILE = {"mean", "deviation", "scales", "at", *(key.name for key in fields(TableFormat))}
 _FEWEST_OF_A_SITE = 20
-"""Rows from which a site's mean and deviation are taken."""
+"""The least number of rows from which an unknown site's mean and deviation are estimated."""
 
 
 @dataclass(frozen=True)
 class ImageInput(Input):
-    """One picture, a folder of pictures, or a folder with a folder of pictures for each class.
+    """One picture, a folder of pictures, or a folder with one folder of pictures per class.
 
-    Each becomes uint8 ``[3, size, size]``: the square in the middle once its shorter side is ``stored_size`` pixels,
-    and of that the middle ``image_size`` pixels, if they are not 0.
+    Each picture becomes uint8 ``[3, size, size]``: resized so that its shorter side is ``stored_size`` pixels, cropped
+    to the centre square, and then to the centre ``image_size`` pixels unless that is 0.
     """
 
     name: ClassVar[str] = "images"
@@ -76,7 +76,7 @@ class ImageInput(Input):
             files = folders.files[start : start + _PICTURES_AT_ONCE]
             squares = read_squares(folders.folder, files, self.stored_size)
             skipped += squares.problems
-            if not squares.read or (skipped and not skip_bad):  # read on all the same, to name all that are bad
+            if not squares.read or (skipped and not skip_bad):  # read on, to report every bad file
                 continue
             names = tuple(files[place].path for place in squares.read)
             y, strange = number_labels((Path(name).parent.name for name in names), self.class_names)
@@ -86,19 +86,19 @@ class ImageInput(Input):
         require(len(skipped) < len(folders.files), f"no picture in {folders.folder} can be read: {(*skipped, '')[0]}")
 
     def shown(self, x: Tensor) -> Tensor:
-        """Squares ``[rows, 3, stored_size, stored_size]``, or what of them is kept."""
+        """Crop squares ``[rows, 3, stored_size, stored_size]`` to their centre, unless ``image_size`` is 0."""
         return CropAndFlip(self.image_size).evaluate(x).contiguous() if self.image_size else x
 
 
 @dataclass(frozen=True)
 class ArrayInput(Input):
-    """A .npy file with an array of rows, or a .npz archive with ``x`` and, where labels are known, ``y``.
+    """A .npy file with an array of rows, or a .npz archive with ``x`` and, if labels are known, ``y``.
 
-    The archive of the data set ``arrays`` is read too: ``target_test_x`` or, without it, ``target_x``.
+    Archives of the data set ``arrays`` work too: ``target_test_x`` is read, or ``target_x`` without it.
 
-    shape, bytes: of a row as it is stored, with channels first. layout: of pictures in the file. by_number: whether
-    whole numbers in ``y`` are places in class_names; else they are names. mean, deviation: by which the numbers of a
-    row are standardised, none for as they are.
+    shape, bytes: of a stored row, channels first. layout: of pictures in the file. by_number: whether whole numbers in
+    ``y`` are indices into class_names instead of names. mean, deviation: standardise each number of a row; empty leaves
+    rows unscaled.
     """
 
     name: ClassVar[str] = "arrays"
@@ -114,7 +114,7 @@ class ArrayInput(Input):
     def __post_init__(self) -> None:
         super().__post_init__()
         fits = len(self.mean) == len(self.deviation) and (not self.mean or self.shape == (len(self.mean),))
-        require(fits, "mean and deviation must have a number for each of a row's")
+        require(fits, "mean and deviation must have one number for each number of a row")
         for value in self.mean:
             within("mean", value, -math.inf, math.inf)
         for value in self.deviation:
@@ -141,7 +141,7 @@ class ArrayInput(Input):
         return ReadRows(x, names, y, strange)
 
     def rows(self, x: Any, what: str) -> Tensor:
-        """An array of a file as rows like those of training; others are refused."""
+        """Convert an array to rows; raise FedmmError if they are unlike the training rows."""
         rows = rows_of(x, layout_of(x, self.layout, what), what)
         require(
             tuple(rows.shape[1:]) == self.shape,
@@ -154,7 +154,7 @@ class ArrayInput(Input):
         return self.scaled(rows, what)
 
     def scaled(self, rows: Tensor, what: str) -> Tensor:
-        """Rows of numbers, standardised where that is to be done."""
+        """Standardise rows of numbers if the model needs it."""
         if not self.mean:
             return rows
         scale = Standardiser(*(torch.tensor(values, dtype=torch.float64) for values in (self.mean, self.deviation)))
@@ -163,9 +163,9 @@ class ArrayInput(Input):
         return found
 
     def labels(self, y: Any, rows: int, what: str) -> tuple[Tensor, tuple[str, ...]]:
-        """The numbers of classes of so many rows, and the labels that are none."""
+        """Return the class numbers of ``rows`` labels, and the labels that are no class."""
         require(
-            y.shape == (rows,), f"{what} has shape {list(y.shape)}, but there are {rows} rows; give one label a row"
+            y.shape == (rows,), f"{what} has shape {list(y.shape)}, but there are {rows} rows; give one label per row"
         )
         texts = texts_of(y, what)
         if self.by_number and y.dtype.kind != "U":
@@ -179,7 +179,7 @@ class ArrayInput(Input):
 
 @dataclass(frozen=True)
 class _TableColumns(Input):
-    """The first fields of :class:`TableInput`; those of the format come next."""
+    """The first fields of :class:`TableInput`; those of the format follow."""
 
     columns: tuple[Column, ...]
     label: str = ""
@@ -188,13 +188,13 @@ class _TableColumns(Input):
 
 @dataclass(frozen=True)
 class TableInput(TableFormat, _TableColumns):
-    """A table with the columns of the training table, written in the format; other columns are not looked at.
+    """A table with the columns of the training table, in the given format; other columns are ignored.
 
     columns: how each becomes numbers. label, id: columns with a row's class and its name, if the file has them.
     classes: the class of each label, if that is not the label itself.
-    scales: by site, means and deviations in place of the columns' own, for training with ``scaling = "per_site"``.
-    site: the column that says whose a row is; at: whose all rows of a file without that column are.
-    fixed: whether columns are scaled by what was agreed on, and not by what training rows hold.
+    scales: by site, means and deviations that replace the columns' own, for training with ``scaling = "per_site"``.
+    site: the column that names each row's site; at: the site of all rows in a file without that column.
+    fixed: whether columns are scaled by agreed ranges instead of by the training rows.
     """
 
     name: ClassVar[str] = "table"
@@ -245,7 +245,7 @@ class TableInput(TableFormat, _TableColumns):
         return self.rows(read_table(path, self, texts_kept, words, may_lack=self.label), path)
 
     def rows(self, frame: pandas.DataFrame, path: Path | str, sites: Sequence[str] | None = None) -> ReadRows:
-        """The rows of a table that was read from a path; sites: whose each is, where no column says it."""
+        """Encode a table read from ``path``; sites: each row's site, if no column names it."""
         x = self._scaled(frame, path, sites) if self.scales else encode_columns(frame, self.columns, path, self.decimal)
         names = texts(frame[self.id]) if self.id in frame.columns else map(str, range(1, len(frame) + 1))
         if self.label not in frame.columns:
@@ -255,14 +255,14 @@ class TableInput(TableFormat, _TableColumns):
         return ReadRows(x, tuple(names), y if known else None, strange)
 
     def labels(self, written: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-        """The numbers of classes of labels, and the labels that are of none."""
+        """Return the class numbers of labels, and the labels that are no class."""
         return number_labels([self.classes.get(label, label) for label in written], self.class_names)
 
     def _scaled(self, frame: pandas.DataFrame, path: Path | str, sites: Sequence[str] | None) -> Tensor:
-        """Rows as numbers, each scaled as its site's; a site that training did not know is scaled by its own rows."""
+        """Encode rows, each scaled by its site's statistics; a site unknown in training is scaled by its rows here."""
         require_columns(frame, (column.name for column in self.columns), path, "which the model was trained on")
         if sites is None and self.site in frame.columns:
-            require(not self.at, f"{path} says in column {self.site!r} whose each row is; leave out --site")
+            require(not self.at, f"column {self.site!r} of {path} names the site of each row; leave out --site")
             sites = texts(frame[self.site])
         if sites is None:
             require(
@@ -279,8 +279,8 @@ class TableInput(TableFormat, _TableColumns):
             if scales is None:
                 require(
                     len(part) >= _FEWEST_OF_A_SITE,
-                    f"{path} has {len(part)} rows of the site {site!r:.60}, which training did not know; to scale them "
-                    f"by their own mean and deviation there must be {_FEWEST_OF_A_SITE}",
+                    f"{path} has {len(part)} rows of the site {site!r:.60}, which was not in training; scaling them by "
+                    f"their own mean and deviation needs at least {_FEWEST_OF_A_SITE} rows",
                 )
                 scales = scales_of(part, self.columns, path, self.decimal)
             x[which] = encode_columns(part, rescale(self.columns, scales), path, self.decimal)
@@ -303,16 +303,16 @@ def _scales(given: object, columns: int) -> dict[str, tuple[Scale, ...]]:
 
 
 INPUTS: dict[str, type[Any]] = {kind.name: kind for kind in (ImageInput, ArrayInput, TableInput)}
-"""The ways that a run's folder remembers."""
+"""The inputs that can be stored with a run."""
 
 
 def input_table(given: Input) -> dict[str, Any]:
-    """A way as plain values, with its name."""
+    """Return an input as plain values with its name."""
     return {"name": given.name, **asdict(given)}
 
 
 def build_input(table: Mapping[str, Any]) -> Input:
-    """The way of :func:`input_table`'s values, as they are or as JSON has them."""
+    """Rebuild an input from the values of :func:`input_table`, possibly read back from JSON."""
     name = str(table.get("name"))
     if name not in INPUTS:
         raise unknown("input", name, INPUTS)
@@ -325,13 +325,13 @@ def build_input(table: Mapping[str, Any]) -> Input:
 
 
 def tell_apart(before: Input, now: Input) -> str:
-    """What makes the same file other rows, in words; empty if two ways read it alike, up to rounding."""
+    """Describe why two inputs read the same file as different rows; empty if they agree up to rounding."""
     old, new = _scale_by_name(before), _scale_by_name(now)
     gone = [name for name in old if name not in new]
     if gone:
-        return f"{gone[0]} is not among its numbers now"
+        return f"{gone[0]} is no longer one of its numbers"
     if _unscaled(input_table(before)) != _unscaled(input_table(now)):
-        return "its columns, their words or its classes are others"
+        return "its columns, their words or its classes have changed"
     for name, (mean, deviation) in old.items():
         mean_now, deviation_now = new[name]
         near = _SAME_SCALE * deviation
@@ -341,7 +341,7 @@ def tell_apart(before: Input, now: Input) -> str:
 
 
 def _scale_by_name(given: Input) -> dict[str, Scale]:
-    """What centres and divides each number of a row."""
+    """Return the mean and deviation of each number of a row."""
     if isinstance(given, ArrayInput):
         scales = zip(given.mean, given.deviation, strict=True)
         return {f"number {place} of a row": scale for place, scale in enumerate(scales, start=1)}
@@ -354,7 +354,7 @@ def _scale_by_name(given: Input) -> dict[str, Scale]:
 
 
 def _unscaled(value: Any) -> Any:
-    """A way's plain values, without means, deviations, and how a file is written."""
+    """Return an input's plain values without means, deviations and file format."""
     if isinstance(value, Mapping):
         return {key: _unscaled(one) for key, one in value.items() if key not in _OF_A_FILE}
     return [_unscaled(one) for one in value] if isinstance(value, list | tuple) else value

@@ -1,4 +1,4 @@
-"""Labels in any form that users have them in, and the numbers of their classes."""
+"""Convert labels of any form to class numbers."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _CLASSES_SHOWN = 10
 UNLABELLED = -1
 """The label of a row whose class is not known."""
 UNKNOWN = -2
-"""The label of a row whose class is none of those that a model knows."""
+"""The label of a row whose class the model does not know."""
 
 
 def sort_names(names: Iterable[str]) -> tuple[str, ...]:
-    """Each name once: whole numbers by their value, before other names in alphabetical order."""
+    """Return each name once: whole numbers by value, then other names in alphabetical order."""
     return tuple(sorted(set(names), key=lambda name: (not _is_whole(name), int(name) if _is_whole(name) else 0, name)))
 
 
@@ -29,9 +29,9 @@ def _is_whole(name: str) -> bool:
 
 
 def number_labels(names: Iterable[str], class_names: Sequence[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """The numbers of classes, int64 ``[rows]``, and the names that are none of them, whose rows are ``UNKNOWN``.
+    """Return class numbers, int64 ``[rows]``, and the names that are no class, whose rows are ``UNKNOWN``.
 
-    An empty name is that of no class: its row is ``UNLABELLED``.
+    The row of an empty name is ``UNLABELLED``.
     """
     number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
     given = list(names)
@@ -40,7 +40,7 @@ def number_labels(names: Iterable[str], class_names: Sequence[str]) -> tuple[Ten
 
 
 def list_words(y: object) -> list[Any] | None:
-    """Labels of which some are words, as a list; None for others."""
+    """Return the labels as a list if any of them is a word; otherwise None."""
     if hasattr(y, "to_numpy"):
         y = y.to_numpy()
     if isinstance(y, np.ndarray):
@@ -62,7 +62,7 @@ def _is_missing(value: object) -> bool:
 
 
 def read_labels(y: object, what: str, classes: Sequence[str] = ()) -> Tensor:
-    """y as int64 ``[rows]``; words by their place in ``classes``."""
+    """Convert y to int64 ``[rows]``; a word becomes its index in ``classes``."""
     named = list_words(y)
     if named is not None:
         return torch.tensor([read_label(name, f"{what}, row {row}", classes) for row, name in enumerate(named)])
@@ -96,7 +96,7 @@ def read_labels(y: object, what: str, classes: Sequence[str] = ()) -> Tensor:
     if values.is_floating_point() and bool(values.isnan().any()):
         raise FedmmError(_no_label(f"{what}, row {int(values.isnan().nonzero()[0])}"))
     wrong = (values < 0) | (values != values.round())
-    if values.is_floating_point():  # a cast of what int64 cannot hold is undefined
+    if values.is_floating_point():  # casts beyond int64 are undefined
         wrong |= ~(values < 2.0**63)
     bad = wrong.nonzero()
     if len(bad) > 0:
@@ -105,7 +105,7 @@ def read_labels(y: object, what: str, classes: Sequence[str] = ()) -> Tensor:
 
 
 def read_label(value: object, what: str, classes: Sequence[str] = ()) -> int:
-    """One label, from a number or an array or tensor with one element, or a word that names a class."""
+    """Convert one label: a number, an array or tensor of one element, or a word that names a class."""
     require(not _is_missing(value), _no_label(what))
     if isinstance(value, str) and classes:
         require(value in classes, f"{what} has label {value!r:.40}; {_those(classes)}")
@@ -134,7 +134,7 @@ def _those(classes: Sequence[str]) -> str:
 
 
 def name_type(value: object) -> str:
-    """What a value is, for a message."""
+    """Describe a value's type for a message."""
     if isinstance(value, tuple | list):
         return f"a {type(value).__name__} of {len(value)}"
     return "None" if value is None else f"an object of type {type(value).__name__}"

@@ -1,4 +1,4 @@
-"""Who holds what: each way of dealing a pair of domains to clients is a frozen dataclass of its options."""
+"""Partitions: how the rows of two domains are dealt to clients, each a frozen dataclass of its options."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from fedmm.data.labels import UNLABELLED
 
 _LONGEST_NAME = 60
 DIRICHLET_DRAWS = 100
-"""Label skews tried before a request is refused."""
+"""Draws of the label skew before :class:`Dirichlet` gives up."""
 
 
 @dataclass(frozen=True)
 class Share:
-    """What one client holds: int64 row numbers of ``pair.source`` and ``pair.target``, ascending; one may be empty."""
+    """One client's rows: int64 indices into ``pair.source`` and ``pair.target``, ascending; one may be empty."""
 
     name: str
     source: Tensor
@@ -36,20 +36,20 @@ class Share:
 
 @dataclass(frozen=True)
 class Partition(ABC):
-    """The base of all partitions."""
+    """Base class of all partitions."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
 
     def seen(self, pair: DomainPair) -> DomainPair:
-        """What the clients are dealt: the pair as it is, but for bounds that train on something else."""
+        """Return the pair to deal: ``pair`` itself, except for bounds that train on something else."""
         return pair
 
     @abstractmethod
     def split(self, pair: DomainPair, seed: int) -> list[Share]:
-        """A share for each client; every training row belongs to exactly one, and no client is without rows.
+        """Return one share per client; every training row belongs to exactly one, and every client has rows.
 
-        pair: as :meth:`seen` gives it.
+        pair: as returned by :meth:`seen`.
         """
 
 
@@ -83,7 +83,7 @@ class PSplit(Partition):
 
 @dataclass(frozen=True)
 class _OneDomainEach(Partition):
-    """Clients with source rows alone and clients with target rows alone."""
+    """Source-only and target-only clients."""
 
     source_clients: int = 2
     target_clients: int = 1
@@ -95,7 +95,7 @@ class _OneDomainEach(Partition):
 
 @dataclass(frozen=True)
 class SourceTarget(_OneDomainEach):
-    """Clients with source rows alone and clients with target rows alone; each domain is dealt evenly at random."""
+    """Source-only and target-only clients; each domain is dealt evenly at random."""
 
     name: ClassVar[str] = "source_target"
     summary: ClassVar[str] = "source-only and target-only clients, rows dealt evenly at random"
@@ -139,10 +139,10 @@ class DisjointClasses(_OneDomainEach):
 
 @dataclass(frozen=True)
 class Dirichlet(Partition):
-    """Source-only and target-only clients; who holds how much of a class is drawn from Dirichlet(alpha) in each domain.
+    """Source-only and target-only clients; their shares of each class are drawn from Dirichlet(alpha) in each domain.
 
     alpha: small is skewed (near 0 a class has one owner), large is even.
-    min_rows: every client holds at least so many rows; skews that give less are drawn again.
+    min_rows: the least number of rows per client; skews that give a client fewer are drawn again.
     """
 
     name: ClassVar[str] = "dirichlet"
@@ -192,7 +192,7 @@ class Dirichlet(Partition):
 
 @dataclass(frozen=True)
 class Iid(Partition):
-    """Clients that are alike: both domains are dealt to all of them, evenly at random."""
+    """Clients with the same distribution: both domains are dealt to all of them, evenly at random."""
 
     name: ClassVar[str] = "iid"
     summary: ClassVar[str] = "clients that are alike, rows of both domains dealt evenly at random"
@@ -214,13 +214,13 @@ class Iid(Partition):
         return [Share(f"client-{number}", _sort(own), _sort(other)) for (number, own), other in parts]
 
     def _order(self, source: Tensor, pair: DomainPair) -> Tensor:
-        """The source rows in the order in which they are dealt out."""
+        """Return the source rows in dealing order."""
         return source
 
 
 @dataclass(frozen=True)
 class LabelSorted(Iid):
-    """Clients with source rows of one class, or of two: rows sorted by class are cut into equal parts.
+    """Clients with source rows of one or two classes: rows are sorted by class and cut into equal parts.
 
     The target is dealt to all of them, evenly at random.
     """
@@ -234,7 +234,7 @@ class LabelSorted(Iid):
 
 @dataclass(frozen=True)
 class Centralised(Partition):
-    """One client that holds everything: what could be had if data did not have to stay where it is."""
+    """One client that holds both domains: what pooling all data in one place would achieve."""
 
     name: ClassVar[str] = "centralised"
     summary: ClassVar[str] = "one client that holds both domains: the baseline for what federating costs"
@@ -245,13 +245,13 @@ class Centralised(Partition):
 
 @dataclass(frozen=True)
 class TargetSupervised(Centralised):
-    """One client that learns from the target's training rows and their labels: a bound from above, never a method."""
+    """One client that trains on the target's training rows with their labels: an upper bound, not a method."""
 
     name: ClassVar[str] = "target_supervised"
     summary: ClassVar[str] = "one client with the target's own labels: the upper bound, with source_only"
 
     def seen(self, pair: DomainPair) -> DomainPair:
-        """The labelled target in the source's place, and no target."""
+        """Return the pair with the labelled target as its source, and an empty target."""
         require(
             bool((pair.target.y != UNLABELLED).all()),
             "target_supervised learns from the target's labels, and some of them are not known; use another partition",
@@ -261,7 +261,7 @@ class TargetSupervised(Centralised):
 
 @dataclass(frozen=True)
 class BySite(Partition):
-    """One client for each site that the data names, called like it; it holds that site's rows of both domains."""
+    """One client for each site that the data names, with that site's name and its rows of both domains."""
 
     name: ClassVar[str] = "by_site"
     summary: ClassVar[str] = "a client for each site that your own data names"
@@ -283,7 +283,7 @@ class BySite(Partition):
 
 
 def _client_names(sites: Sequence[str]) -> list[str]:
-    """Names of sites in letters that every engine and file system knows; those that would be the same are numbered."""
+    """Convert site names to characters that every engine and file system accepts; number those that would clash."""
     names: list[str] = []
     for site in sites:
         plain = unicodedata.normalize("NFKD", site).encode("ascii", "ignore").decode()
@@ -311,7 +311,7 @@ PARTITIONS: dict[str, type[Partition]] = {
 
 
 def _shuffle_rows(pair: DomainPair, seed: int, name: str) -> tuple[Tensor, Tensor]:
-    """The row numbers of both domains in random order."""
+    """Return the row numbers of both domains in random order."""
     return (
         permutation(key(seed, "partition", name, "source"), len(pair.source.y)),
         permutation(key(seed, "partition", name, "target"), len(pair.target.y)),
@@ -319,7 +319,7 @@ def _shuffle_rows(pair: DomainPair, seed: int, name: str) -> tuple[Tensor, Tenso
 
 
 def _dealt(rows: Tensor, clients: int, domain: str) -> tuple[Tensor, ...]:
-    """The rows of each client; a target without rows, as labelled data alone has it, has no clients."""
+    """Cut the rows into one part per client; an empty target, as in labelled-only data, has no clients."""
     if domain == "target" and not len(rows):
         return ()
     require(
@@ -331,13 +331,13 @@ def _dealt(rows: Tensor, clients: int, domain: str) -> tuple[Tensor, ...]:
 
 
 def _cut_rows(rows: Tensor, shares: np.ndarray[tuple[int], np.dtype[np.float64]]) -> tuple[Tensor, ...]:
-    """The rows cut in pieces whose lengths are nearly proportional to the shares, which sum to 1."""
+    """Cut the rows into pieces with lengths nearly proportional to ``shares``, which sum to 1."""
     ends = np.rint(np.cumsum(shares)[:-1] * len(rows)).astype(np.int64)
     return rows.tensor_split(ends.tolist())
 
 
 def _apart(source: Sequence[Tensor], target: Sequence[Tensor]) -> list[Share]:
-    """Clients that hold one domain each, named so that their names sort in order."""
+    """Return clients that hold one domain each, with names that sort in order."""
     none = torch.empty(0, dtype=torch.int64)
     return [Share(f"source-{number}", _sort(rows), none) for number, rows in _number_parts(source)] + [
         Share(f"target-{number}", none, _sort(rows)) for number, rows in _number_parts(target)

@@ -1,4 +1,4 @@
-"""What the rows of a federation have in common: the columns of data frames, the names of classes, the keys of dicts."""
+"""The common format of a federation's rows: data frame columns, class names, and keys of dicts."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _MOST_LEVELS = 100
 
 
 class Part(NamedTuple):
-    """Data that one client holds of one domain; what: its name in messages."""
+    """One client's data of one domain; what: its name in messages."""
 
     data: Any
     what: str
@@ -34,12 +34,12 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class RowFormat:
-    """How data that users have becomes rows of numbers, the same for all clients, for validation and for prediction.
+    """How users' data becomes rows of numbers, in the same way for all clients, validation and prediction.
 
-    columns: of data frames, in the order in which they become numbers. Columns of words have a number for each word
-        that a client holds and one more for any other; numbers stay as they are.
-    classes: their names in the order of their numbers, where labels are words.
-    keys: of rows that are dicts, if they are not the usual ones.
+    columns: of data frames, in encoding order. Columns of words are one-hot: a number for each word that a client has,
+    and one more for any other; numeric columns stay as they are.
+    classes: class names in label order, if labels are words.
+    keys: of rows that are dicts, if not the usual ones.
     """
 
     columns: tuple[Column, ...] = ()
@@ -47,7 +47,7 @@ class RowFormat:
     keys: Keys | None = None
 
     def rows(self, data: Any, what: str, labelled: bool) -> TensorRows | DatasetRows:
-        """The rows in ``data``, see :func:`fedmm.data.rows.as_rows`; x may be a data frame too."""
+        """Convert ``data`` to rows as :func:`fedmm.data.rows.as_rows` does; x may also be a data frame."""
         if isinstance(data, tuple | list) and len(data) == 2 and labelled and is_frame(data[0]):
             data = (self._encode(data[0], what), data[1])
         elif is_frame(data) and not labelled:
@@ -55,7 +55,7 @@ class RowFormat:
         return as_rows(data, what, labelled, self.keys, self.classes)
 
     def _encode(self, frame: pandas.DataFrame, what: str) -> Tensor:
-        """A frame's columns, found by name, as float32 ``[rows, numbers]``."""
+        """Encode a frame's columns, matched by name, as float32 ``[rows, numbers]``."""
         require(bool(self.columns), f"{what} is a DataFrame, but the clients' rows are not; give an array")
         _require_columns(frame, [column.name for column in self.columns], what)
         parts = []
@@ -69,7 +69,7 @@ class RowFormat:
         return torch.from_numpy(np.concatenate(parts, axis=1))
 
     def require_classes(self, count: int) -> None:
-        """Refuse a network with another number of classes than there are names."""
+        """Raise FedmmError if the network's number of classes differs from the number of class names."""
         names = self.classes
         require(
             len(names) in (0, count),
@@ -78,7 +78,7 @@ class RowFormat:
         )
 
     def table(self) -> dict[str, Any]:
-        """What a model's file says of it; empty for rows that are arrays with numbered classes."""
+        """Return the format as stored in a model file; empty for arrays with numbered classes."""
         table: dict[str, Any] = {}
         if self.columns:
             table["columns"] = [{"name": column.name, "levels": list(column.levels)} for column in self.columns]
@@ -88,7 +88,7 @@ class RowFormat:
 
     @staticmethod
     def from_table(table: Mapping[str, Any]) -> RowFormat:
-        """What :meth:`table` was made of."""
+        """Rebuild the format from :meth:`table`."""
         columns = tuple(Column(column["name"], levels=tuple(column["levels"])) for column in table.get("columns", ()))
         classes, keys = tuple(table.get("class_names", ())), tuple(table.get("keys", ()))
         require(all(isinstance(name, str) for name in (*classes, *keys)), "its classes and keys must be words")
@@ -96,23 +96,22 @@ class RowFormat:
 
 
 def as_keys(keys: Any) -> Keys:
-    """The keys of input and label, checked."""
+    """Check and return the keys of input and label."""
     pair = isinstance(keys, tuple | list) and len(keys) == 2 and all(isinstance(key, str) for key in keys)
     require(pair, f"keys must be two words, those of input and label, such as ('image', 'label'), not {keys!r:.60}")
     return keys[0], keys[1]
 
 
 def is_frame(data: object) -> bool:
-    """Whether ``data`` is a data frame of pandas, which is not imported for it."""
+    """Return whether ``data`` is a pandas data frame, without importing pandas."""
     pandas = sys.modules.get("pandas")
     return pandas is not None and isinstance(data, getattr(pandas, "DataFrame", ()))
 
 
 def learn_format(parts: Sequence[Part], keys: Any = None) -> tuple[RowFormat, list[Part]]:
-    """What the clients' data has in common, and the data with dicts of arrays and DataLoaders read into memory.
+    """Learn the clients' common format; return it with their data, dicts of arrays and DataLoaders read into memory.
 
-    Columns and classes could be learnt from clients that keep their rows: from the names of their columns, and the sets
-    of their words and of their labels.
+    It could be learnt from clients that keep their rows: it needs only column names and the sets of words and labels.
     """
     keys = None if keys is None else as_keys(keys)
     parts = [part._replace(data=in_memory(part.data, part.what, part.labelled, keys)) for part in parts]
@@ -131,7 +130,7 @@ def _inputs(part: Part) -> Any:
 
 
 def _columns(frames: Sequence[tuple[pandas.DataFrame, str]]) -> tuple[Column, ...]:
-    """How the columns of all clients' frames become numbers, in the order of the first one's."""
+    """Return how the columns of all clients' frames become numbers, in the order of the first frame."""
     if not frames:
         return ()
     first, told = frames[0]
@@ -172,17 +171,20 @@ def _require_columns(frame: pandas.DataFrame, names: Sequence[str], what: str) -
         not missing, f"{what} lacks the column{'s' * (len(missing) > 1)} {more}; give it those of the other clients"
     )
     twice = [name for name in frame.columns[frame.columns.duplicated()] if name in set(names)]
-    require(not twice, f"{what} has two columns {twice[0] if twice else ''!r}; give each a name of its own")
+    require(not twice, f"{what} has two columns {twice[0] if twice else ''!r}; give each column its own name")
 
 
 def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
-    """The words that the clients' labels are, in order; empty if they are numbers."""
+    """Return the clients' word labels in order; empty if labels are numbers."""
     found = [(labels, part.what) for part in parts if part.labelled and (labels := _words(part, keys)) is not None]
     if not found:
         return ()
     named = [what for _, what in found]
     numbered = next((part.what for part in parts if part.labelled and part.what not in named), None)
-    require(numbered is None, f"{found[0][1]} has words as labels, {numbered} has not; give all clients' labels alike")
+    require(
+        numbered is None,
+        f"{found[0][1]} has words as labels, but {numbered} does not; use one kind of labels for all clients",
+    )
     return sort_names(str(label) for labels, _ in found for label in labels if isinstance(label, str) and label)
 
 

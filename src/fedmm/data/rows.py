@@ -1,4 +1,4 @@
-"""The rows a client holds of one domain, from whatever form the user has them in."""
+"""A client's rows of one domain, read from arrays, tensors, data sets, dicts or lists."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedmm.data.labels import name_type, read_label, read_labels
 
 Device = torch.device | str
 Keys = tuple[str, str]
-"""Under which keys a row that is a dict has its input and its label."""
+"""The keys of the input and the label in a row that is a dict."""
 
 INPUT_KEYS = ("x", "input", "inputs", "image", "img", "pixel_values", "features", "data")
 LABEL_KEYS = ("y", "label", "labels", "fine_label", "target", "class")
@@ -28,7 +28,7 @@ _DTYPES = (*_FLOATS, torch.uint8, torch.int8, torch.int16, torch.int32, torch.in
 
 
 class Rows(Protocol):
-    """Rows of one domain, in the dtype they were given in."""
+    """Rows of one domain, in their original dtype."""
 
     @property
     def labelled(self) -> bool:
@@ -37,20 +37,20 @@ class Rows(Protocol):
     def __len__(self) -> int: ...
 
     def take(self, index: Tensor) -> Tensor:
-        """The rows with these numbers: int64 ``[k]`` to ``[k, ...]``."""
+        """Return the rows at these indices: int64 ``[k]`` to ``[k, ...]``."""
 
     def labels(self, index: Tensor) -> Tensor:
-        """Their labels, int64 ``[k]``; refused for rows without labels."""
+        """Return the labels at these indices, int64 ``[k]``; raise FedmmError if the rows have none."""
 
     def to(self, device: Device) -> Rows:
-        """The same rows, given out on another device."""
+        """Return the same rows, served on another device."""
 
 
 @dataclass(frozen=True, eq=False)
 class TensorRows:
-    """Rows in memory: x ``[rows, ...]``, y int64 ``[rows]`` or None; not copied unless it has to be.
+    """Rows in memory: x ``[rows, ...]``, y int64 ``[rows]`` or None; copied only if necessary.
 
-    index: int64 ``[k]``, which of them are meant; all by default. Clients that share a tensor hold a part of it each.
+    index: int64 ``[k]``, the rows of x that belong; all by default. It lets clients share one tensor.
     """
 
     x: Tensor
@@ -84,11 +84,10 @@ class TensorRows:
 
 @dataclass(frozen=True, eq=False)
 class DatasetRows:
-    """Rows of a map-style dataset, read when they are asked for; item i is x, a pair (x, y), or a dict of both.
+    """Rows of a map-style dataset, read on demand; item i is x, a pair (x, y), or a dict of both.
 
-    Values are checked as they are read. A label is read once and remembered, also where ``take`` comes across it.
-    keys: of rows that are dicts, found among the usual ones if they are not given. classes: their names in order,
-    where labels are words.
+    Values are checked as they are read. Each label is read once and cached, also when ``take`` reads its row.
+    keys: of rows that are dicts; by default one of the usual keys. classes: class names in order, if labels are words.
     """
 
     dataset: Any
@@ -128,11 +127,11 @@ class DatasetRows:
         return replace(self, device=device)
 
     def label(self, number: int) -> Any:
-        """The label of one row as the dataset gives it."""
+        """Return one row's label as the dataset gives it."""
         return self._item(number)[1]
 
     def _item(self, number: int) -> tuple[Any, Any]:
-        """(x, y) of one row as the dataset gives them; y is None if no labels are asked for."""
+        """Return one row's (x, y) as the dataset gives them; y is None if the rows are unlabelled."""
         what = f"{self.what}, row {number}"
         try:
             item = self.dataset[number]
@@ -152,7 +151,7 @@ class DatasetRows:
         return item, None
 
     def _read(self, number: int) -> Tensor:
-        """The x of one item; the label, if there is to be one, goes to what is known."""
+        """Return one item's x, and cache its label if the rows are labelled."""
         what = f"{self.what}, row {number}"
         x, label = self._item(number)
         if self.labelled:
@@ -165,13 +164,13 @@ class DatasetRows:
 def as_rows(
     data: object, what: str, labelled: bool, keys: Keys | None = None, classes: Sequence[str] = ()
 ) -> TensorRows | DatasetRows:
-    """The rows in ``data``: x alone, a pair (x, y) where labelled, or a map-style dataset of either.
+    """Convert ``data`` to rows: x alone, a pair (x, y) if ``labelled``, or a map-style dataset of either.
 
-    x and y are numpy arrays, torch tensors or lists, x also a list of pictures; a dataset is anything with a length
-    whose items are x, (x, y) or a dict of both.
-    what: the data's name in messages, such as ``client 'site-a': source``. Labels in the items of a dataset are dropped
-    where ``labelled`` is false. x keeps its dtype, labels become int64 whole numbers of 0 or more.
-    keys, classes: as in :class:`DatasetRows`.
+    x and y are numpy arrays, torch tensors or lists; x may be a list of PIL pictures. A dataset is anything with a
+    length whose items are x, (x, y) or a dict of both. x keeps its dtype; labels become int64 whole numbers of 0 or
+    more.
+    what: the data's name in messages, such as ``client 'site-a': source``. labelled: if false, labels in a dataset's
+    items are dropped. keys, classes: as in :class:`DatasetRows`.
     """
     if isinstance(data, TensorRows | DatasetRows):
         require(data.labelled or not labelled, f"{what} has no labels; give rows that have them")
@@ -205,7 +204,7 @@ def as_rows(
 
 
 def is_dataset(data: object) -> bool:
-    """Whether ``data`` has rows to be asked for by number, each x, (x, y) or a dict of both."""
+    """Return whether ``data`` is indexable by row, each row x, (x, y) or a dict of both."""
     if isinstance(data, Dataset):
         return True
     if isinstance(data, list):
@@ -215,7 +214,7 @@ def is_dataset(data: object) -> bool:
 
 
 def in_memory(data: object, what: str, labelled: bool, keys: Keys | None = None) -> object:
-    """A dict of arrays, and what a DataLoader gives when it is read through once, as (x, y) or x; else the data."""
+    """Turn a dict of arrays or a DataLoader, read through once, into (x, y) or x; return other data as they are."""
     if isinstance(data, Mapping):
         x, y = split_dict(data, what, labelled, keys)
         return (x, y) if labelled else x
@@ -244,7 +243,7 @@ def in_memory(data: object, what: str, labelled: bool, keys: Keys | None = None)
 
 
 def split_dict(item: Mapping[Any, Any], what: str, labelled: bool, keys: Keys | None) -> tuple[Any, Any]:
-    """The input and the label of a row or of rows in a dict; the label is None if none is asked for."""
+    """Return the input and the label in a dict of one or more rows; the label is None if ``labelled`` is false."""
     return (
         item[_key(item, what, "input", INPUT_KEYS, keys and keys[0])],
         item[_key(item, what, "label", LABEL_KEYS, keys and keys[1])] if labelled else None,
@@ -276,7 +275,7 @@ def _split_batch(batch: Any, what: str, labelled: bool, keys: Keys | None) -> tu
 
 
 def has_length(data: Any) -> bool:
-    """Whether ``data`` knows how many rows it has."""
+    """Return whether ``len(data)`` works."""
     try:
         return len(data) >= 0
     except TypeError:
@@ -310,7 +309,7 @@ def _dataset_rows(data: object, what: str, labelled: bool, keys: Keys | None, cl
 
 
 def _tensor(x: object, what: str, advice: str) -> Tensor:
-    """x as a tensor of a dtype that training can use, sharing memory where it can."""
+    """Convert x to a tensor of a dtype that training supports, sharing memory if possible."""
     if isinstance(x, Image.Image):
         x = _picture(x, what)
     elif isinstance(x, list | tuple):
@@ -321,7 +320,7 @@ def _tensor(x: object, what: str, advice: str) -> Tensor:
         require(not isinstance(x, np.ma.MaskedArray), f"{what} is a masked array; fill its masked values first")
         array = np.asarray(x)
         native = array.astype(array.dtype.newbyteorder("="), copy=False)
-        # from_numpy warns of memory that must not be written to, and knows no negative strides.
+        # from_numpy warns about read-only memory and does not support negative strides.
         shareable = native.flags.writeable and all(stride >= 0 for stride in native.strides)
         try:
             x = torch.from_numpy(native if shareable else native.copy())
@@ -335,7 +334,7 @@ def _tensor(x: object, what: str, advice: str) -> Tensor:
 
 
 def _picture(image: Image.Image, what: str) -> np.ndarray[Any, Any]:
-    """A picture as bytes ``[channels, height, width]``: one channel where it is grey, else three."""
+    """Convert a picture to bytes ``[channels, height, width]``: one channel if it is grey, otherwise three."""
     require(
         image.mode in ("1", "L", "LA", "P", "RGB", "RGBA", "CMYK", "YCbCr"),
         f"{what} is a picture of mode {image.mode}; convert it to L or RGB",
@@ -346,7 +345,7 @@ def _picture(image: Image.Image, what: str) -> np.ndarray[Any, Any]:
 
 
 def _from_list(values: Sequence[Any], what: str, advice: str) -> Tensor | np.ndarray[Any, Any]:
-    """Nested numbers, or a list of arrays, tensors or pictures of one shape, as one."""
+    """Combine nested numbers, or a list of arrays, tensors or pictures of one shape, into one array or tensor."""
     try:
         if values and isinstance(values[0], Tensor | Image.Image):
             return torch.stack([_tensor(value, what, advice) for value in values])

@@ -1,4 +1,4 @@
-"""The public files behind the data sets: what each must be, where it can be had, and how it is read and checked."""
+"""The public files behind the data sets: their checksums, where to download them, and how to read and verify them."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from fedmm.core.errors import FedmmError, require, unknown
 from fedmm.core.files import data_folder, is_folder, parse_toml
 
 NEEDED = {"mnist_m": ("mnist", "bsds500"), "usps": ("mnist", "usps")}
-"""The sources of a data set that needs more than the source of its name."""
+"""The sources of data sets that need more than the one of their own name."""
 _CHECKSUMS = files("fedmm.data") / "checksums"
 _LINE = re.compile(r"([0-9a-f]{64}) ([0-9]{1,15}) ([^\s/\\][^\\]*)")
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """One file: its path below its source's folder, and what its bytes must be.
+    """One file: its path below its source's folder, and its expected content.
 
-    size: in bytes; None if nobody published it.
-    sha256: 64 hexadecimal digits, or the beginning of them where no more was published; empty if nothing was.
-    addresses: where it can be had, best first.
+    size: in bytes; None if unpublished.
+    sha256: 64 hexadecimal digits, or only the first of them if no more were published; empty if none were.
+    addresses: URLs that serve it, best first.
     """
 
     path: str
@@ -37,22 +37,22 @@ class StoredFile:
 
 @dataclass(frozen=True)
 class Archive:
-    """A tar archive that is unpacked into ``folder``, below its source's folder."""
+    """A tar archive to unpack into ``folder``, below its source's folder."""
 
     folder: str
     addresses: tuple[str, ...]
 
     @property
     def file(self) -> str:
-        """Its name."""
+        """The archive's file name."""
         return f"{self.folder}.tgz"
 
 
 @dataclass(frozen=True)
 class Edition:
-    """One complete form in which a source is found.
+    """One complete version of a source's files.
 
-    note: how far its bytes can be trusted, if that is not plainly a sha256 for every file.
+    note: how far its bytes can be trusted, if not every file has a published sha256.
     """
 
     name: str
@@ -62,11 +62,11 @@ class Edition:
 
     @property
     def public(self) -> bool:
-        """Whether there is a public address for all of it."""
+        """Whether all of it can be downloaded from public addresses."""
         return bool(self.archives) or all(file.addresses for file in self.files)
 
     def below(self, folder: str) -> Edition:
-        """The part of it that lies in a folder; all of it for an empty name."""
+        """Return the part of the edition that lies in a folder; all of it for an empty name."""
         return replace(
             self,
             files=tuple(file for file in self.files if file.path.startswith(f"{folder}/" if folder else "")),
@@ -78,8 +78,8 @@ class Edition:
 class Source:
     """Files of one origin, all below the folder ``name``.
 
-    editions: any one of them will do; the first is the one a mirror serves.
-    parts: folders that may be of one edition each.
+    editions: any one of them is enough; mirrors serve the first.
+    parts: folders, each of which may come from a different edition.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Source:
     parts: tuple[str, ...] = ()
 
     def folder(self, data_set: str) -> Path:
-        """Its folder in the data folder; if there is none, how to get it for a data set."""
+        """Return the source's folder in the data folder; if it is missing, raise an error that says how to get it."""
         folder = data_folder() / self.name
         require(
             is_folder(folder),
@@ -100,19 +100,19 @@ class Source:
         return folder
 
     def edition_in(self, folder: Path, part: str = "") -> Edition:
-        """The edition, or its part, that lies in the source's folder."""
+        """Return the edition, or its part, that is present in the source's folder."""
         return _edition_there([edition.below(part) for edition in self.editions], folder)
 
 
 @cache
 def sources() -> dict[str, Source]:
-    """All sources by name, from ``checksums/sources.toml``."""
+    """Return all sources by name, from ``checksums/sources.toml``."""
     tables = parse_toml((_CHECKSUMS / "sources.toml").read_bytes(), "sources.toml")
     return {name: _read_source(name, table) for name, table in tables.items()}
 
 
 def sources_of(name: str) -> list[Source]:
-    """The sources that a source's or a data set's name stands for."""
+    """Return the sources that a source's or a data set's name stands for."""
     known = sources()
     if name not in {*known, *NEEDED}:
         raise unknown("data", name, {*known, *NEEDED})
@@ -135,14 +135,14 @@ def _read_edition(source: str, table: Mapping[str, Any]) -> Edition:
     else:
         text = (_CHECKSUMS / f"{source}.sha256").read_text(encoding="utf-8")
         listed = read_checksums(text, addresses, f"{source}.sha256")
-    if archives:  # nobody published checksums of what is in them
+    if archives:  # no checksums of their contents were published
         listed = [StoredFile(file.path) for file in listed]
     packed = tuple(Archive(folder, (address,)) for folder, address in archives.items())
     return Edition(table["name"], tuple(listed), packed, table.get("note", ""))
 
 
 def read_checksums(text: str, addresses: Iterable[str] = (), what: str = "the list of checksums") -> list[StoredFile]:
-    """Files from lines of "sha256 size path"; each address is completed by the last part of the path."""
+    """Parse lines of "sha256 size path"; the last part of each path completes the addresses."""
     bases = tuple(addresses)
     found: dict[str, StoredFile] = {}
     for number, line in enumerate(text.splitlines(), start=1):
@@ -155,7 +155,7 @@ def read_checksums(text: str, addresses: Iterable[str] = (), what: str = "the li
 
 
 def read_file(folder: Path, file: StoredFile) -> bytes:
-    """The bytes of a file in its source's folder; one that is missing or has other bytes than it should is refused."""
+    """Read a file in its source's folder; raise FedmmError if it is missing or its checksum is wrong."""
     path = folder / file.path
     try:
         require(not path.exists() or path.is_file(), f"{path} cannot be read to its end")
@@ -171,7 +171,7 @@ def read_file(folder: Path, file: StoredFile) -> bytes:
 
 
 def describe_expected(file: StoredFile) -> str:
-    """What a file must be, as the end of a sentence on one that is not."""
+    """Return the end of an error message: the sha256 and size that the file should have."""
     if not file.sha256:
         return ""
     must = "be" if len(file.sha256) == 64 else "begin with"
@@ -180,9 +180,9 @@ def describe_expected(file: StoredFile) -> str:
 
 
 def _edition_there(editions: Sequence[Edition], folder: Path) -> Edition:
-    """The first edition of whose files some are there, half of these or more with the right size.
+    """Return the first edition of which files exist, at least half of them with the right size.
 
-    Failing that, the first of which there is any file; failing that, the first.
+    Failing that, return the first of which any file exists; failing that, the first.
     """
     any_file = []
     for edition in editions:
@@ -195,7 +195,7 @@ def _edition_there(editions: Sequence[Edition], folder: Path) -> Edition:
 
 
 def size_of(path: Path) -> int | None:
-    """The size of a file in bytes, or None if there is none."""
+    """Return a file's size in bytes; None if there is no such file."""
     try:
         return path.stat().st_size if path.is_file() else None
     except OSError:

@@ -1,4 +1,4 @@
-"""Rows of a user's own file: which are trained on or kept for testing, who holds them, and which occur twice."""
+"""Split users' rows into training, validation and test rows, record which site holds them, and find duplicates."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from fedmm.data.labels import UNLABELLED, sort_names
 
 
 class Split(NamedTuple):
-    """Row numbers, int64 and ascending: of the source to train and to test on, and of the target.
+    """Row numbers, int64 and ascending: of the source to train and to test on, and of the target to train on.
 
-    target_test: None if no row of the target that could be tested on has a label. source_validation: rows of the
-    source to choose by; None if those to test on are also chosen by.
+    target_test: None if no target row that could be tested on has a label. source_validation: source rows to choose
+    hyperparameters by; None if the test rows serve for that too.
     """
 
     source: Tensor
@@ -32,7 +32,7 @@ class Split(NamedTuple):
 
 
 def require_shares(held_out: float, target_held_out: float, validation_share: float = 0.0) -> None:
-    """Refuse shares that no split can have."""
+    """Raise FedmmError for shares that no split can have."""
     within("held_out", held_out, 0.0, 1.0)
     require(0.0 < held_out < 1.0, f"held_out must be above 0 and below 1, not {held_out:g}")
     within("target_held_out", target_held_out, 0.0, 1.0)
@@ -40,7 +40,7 @@ def require_shares(held_out: float, target_held_out: float, validation_share: fl
     within("validation_share", validation_share, 0.0, 1.0)
     require(
         held_out + validation_share < 1.0,
-        f"held_out and validation_share must be below 1 together, not {held_out + validation_share:g}",
+        f"held_out and validation_share must sum to less than 1, not to {held_out + validation_share:g}",
     )
 
 
@@ -57,14 +57,14 @@ def split_rows(
     target_groups: Sequence[str] | None = None,
     tested_elsewhere: bool = False,
 ) -> Split:
-    """Deal rows with labels int64 ``[rows]``, of the target -1 if they are not known.
+    """Split rows with labels int64 ``[rows]``; target labels are -1 if unknown.
 
-    held_out: which share of every class of the source is not trained on. target_held_out: the same of the target's
-    labelled rows; 0 trains on all of them, without their labels, and tests on them too. validation_share: of every
-    class of the source, what is chosen by; 0 chooses by the rows held out, which do not depend on it. A class keeps a
-    row to train on before one to test on, and that before one to choose by. source_sites: every site keeps a row to
-    train on. source_groups, target_groups: rows of a group, such as a patient's, are not torn apart; each row is one
-    if there are none. tested_elsewhere: no row of the target is needed for testing.
+    held_out: share of every source class to keep from training. target_held_out: the same of the target's labelled
+    rows; 0 trains on all of them, without their labels, and tests on them too. validation_share: share of every source
+    class to choose hyperparameters by; 0 uses the held-out rows, which do not depend on it. A small class gets its
+    first row for training, the second for testing, the third for validation. source_sites: every site keeps a row to
+    train on. source_groups, target_groups: rows of a group, such as a patient's, stay together; by default each row is
+    its own group. tested_elsewhere: no target row is needed for testing.
     """
     kept = draw_held_out_groups(source_y, held_out, (seed, "held_out"), source_groups)
     if source_sites is not None:
@@ -105,7 +105,7 @@ def _draw_validation(
     sites: Sequence[str] | None,
     groups: Sequence[str] | None,
 ) -> Tensor | None:
-    """Which of the rows that are not kept to test on are chosen by, bool ``[rows]``; None without a share."""
+    """Draw validation rows from those not kept for testing, bool ``[rows]``; None if ``share`` is 0."""
     if not share:
         return None
     others = _numbers(~kept)
@@ -121,9 +121,9 @@ def _draw_validation(
 
 
 def draw_held_out(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tensor:
-    """Which rows are held out, bool ``[rows]``: nearly the same share of every class.
+    """Draw the rows to hold out, bool ``[rows]``: nearly the same share of every class.
 
-    One row at least of each class is held out, and one at least is not; a class of one row is not.
+    At least one row of each class is held out and at least one is not; a class's only row is not.
     """
     out = torch.zeros(len(y), dtype=torch.bool)
     for label in sorted(set(y.tolist())):
@@ -136,9 +136,9 @@ def draw_held_out(y: Tensor, share: float, seed: tuple[int | str, ...]) -> Tenso
 def draw_held_out_groups(
     y: Tensor, share: float, seed: tuple[int | str, ...], groups: Sequence[str] | None = None
 ) -> Tensor:
-    """Which rows are held out, bool ``[rows]``: whole groups, each of the class it holds that fewest groups hold.
+    """Draw whole groups to hold out, bool ``[rows]``; a group counts for the class in it that the fewest groups have.
 
-    Of a class that would keep no row a group stays.
+    A class that would keep no row gets a group back.
     """
     if groups is None:
         return draw_held_out(y, share, seed)
@@ -162,7 +162,7 @@ def draw_held_out_groups(
 
 
 def _with_their_groups(mask: Tensor, groups: Sequence[str] | None) -> Tensor:
-    """The mask with all rows of the groups of which it has one, bool ``[rows]``."""
+    """Extend the mask to all rows of every group that it touches, bool ``[rows]``."""
     if groups is None:
         return mask
     touched = {group for group, here in zip(groups, mask.tolist(), strict=True) if here}
@@ -170,7 +170,7 @@ def _with_their_groups(mask: Tensor, groups: Sequence[str] | None) -> Tensor:
 
 
 def _first_of_emptied(sites: Sequence[str], out: Tensor) -> Tensor:
-    """Which rows are the first of a site that would keep none, bool ``[rows]``."""
+    """Mark the first row of each site that would keep none, bool ``[rows]``."""
     keeping = {site for site, gone in zip(sites, out.tolist(), strict=True) if not gone}
     first = torch.zeros(len(sites), dtype=torch.bool)
     for row, site in enumerate(sites):
@@ -184,12 +184,12 @@ def _numbers(mask: Tensor) -> Tensor:
 
 
 def take_rows(rows: Labelled, index: Tensor) -> Labelled:
-    """Some of the rows, in ascending order; the rows themselves where that is all of them."""
+    """Return some of the rows, in ascending order; ``rows`` itself if that is all of them."""
     return rows if len(index) == len(rows.y) else Labelled(rows.x[index], rows.y[index])
 
 
 def take_names(names: Sequence[str] | None, rows: Tensor | None) -> list[str] | None:
-    """The names of some rows; None if there are none, or no such rows."""
+    """Return the names of some rows; None if ``names`` or ``rows`` is None."""
     return None if names is None or rows is None else [names[row] for row in rows.tolist()]
 
 
@@ -204,10 +204,10 @@ def build_pair(
     target_sites: Sequence[str] | None = None,
     **more: Any,
 ) -> DomainPair:
-    """The pair of a split, whose held-out source rows are to validate and to test by.
+    """Build the pair of a split; held-out source rows are for testing, and for validation if there are no others.
 
-    tested: rows of the target that are for testing alone. source_sites, target_sites: the site's name of every row.
-    more: further fields of the pair.
+    tested: target rows for testing only. source_sites, target_sites: the site of every row. more: further fields of the
+    pair.
     """
     held_out = take_rows(source, split.source_test)
     validation = held_out if split.source_validation is None else take_rows(source, split.source_validation)
@@ -230,7 +230,7 @@ def sites_of(
     target_test: Sequence[str] | None = None,
     source_validation: Sequence[str] | None = None,
 ) -> Sites:
-    """Who holds which rows, from the site's name of each; of rows that are not trained on where it is known."""
+    """Build :class:`Sites` from each row's site; for rows not trained on, where it is known."""
     names = sort_names([*source, *target])
     number = {name: number for number, name in enumerate(names)}
 
@@ -242,19 +242,19 @@ def sites_of(
 
 
 def fingerprints(x: Tensor) -> list[bytes]:
-    """128 bits for each row: rows that are the same, and hardly others, share them."""
+    """Return a 128-bit hash of each row; equal rows share it, different rows practically never."""
     rows = x.contiguous().flatten(1) if x.dim() > 1 else x.contiguous().unsqueeze(1)
     if rows.is_floating_point():
-        rows = rows + 0.0  # -0 and 0 are the same
+        rows = rows + 0.0  # turns -0 into 0
     return [hashlib.blake2b(row.data, digest_size=16).digest() for row in rows.numpy()]
 
 
 def count_shared(one: Sequence[bytes], other: Sequence[bytes]) -> int:
-    """How many rows of ``other`` stand in ``one`` too."""
+    """Count the rows of ``other`` that also occur in ``one``."""
     known = set(one)
     return sum(row in known for row in other)
 
 
 def distinct_share(rows: Sequence[bytes]) -> float:
-    """The share of rows that are left when each stands once."""
+    """Return the share of rows that remain without duplicates."""
     return len(set(rows)) / max(len(rows), 1)

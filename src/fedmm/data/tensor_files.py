@@ -1,4 +1,4 @@
-"""Named tensors and their description as one file with a checksum, written atomically; and a cache of such files."""
+"""Files of named tensors with metadata and a checksum, written atomically, and a cache of such files."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from fedmm.core.seeding import key
 
 
 class UnreadableFile(Exception):  # noqa: N818 - reads as what happened
-    """A file that is not there, was cut short, was changed, or holds something else."""
+    """The file is missing, truncated, altered or of another kind."""
 
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any], sha256: str = "") -> None:
-    """Write the file whole or not at all; when this returns it is on disk, whatever happens next.
+    """Write the file atomically; when this returns, it is safely on disk.
 
-    about: what JSON can hold. sha256: the :func:`checksum` of both, where it is known already. What the disk refuses is
-    raised as it comes (OSError), and leaves the older file.
+    about: metadata that JSON can hold. sha256: the :func:`checksum` of both, if already known. An OSError is raised
+    unchanged and leaves the older file.
     """
     named = {
         name: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for name, tensor in tensors.items()
@@ -42,7 +42,7 @@ def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str,
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """The tensors of a file and what it says about them; UnreadableFile where its checksum is not right."""
+    """Return a file's tensors and metadata; raise UnreadableFile if the checksum does not match."""
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
@@ -56,7 +56,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def checksum(text: str, named: Mapping[str, Tensor]) -> str:
-    """Of the description and all tensors with their names, types and shapes, in the order of their names."""
+    """Hash the metadata and all tensors with their names, dtypes and shapes, sorted by name."""
     value = hashlib.sha256(text.encode())
     for name in sorted(named):
         value.update(f"\n{name} {named[name].dtype} {tuple(named[name].shape)}\n".encode())
@@ -65,16 +65,16 @@ def checksum(text: str, named: Mapping[str, Tensor]) -> str:
 
 
 def load_cached(name: str, made_of: tuple[int | str, ...], make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
-    """What ``make`` returns, from the cache folder where it is there and whole.
+    """Return what ``make`` returns, from the cache folder if it has an intact copy.
 
-    made_of: everything that decides the values: options, checksums of the inputs, the version of the recipe. A cache
-    that cannot be read or written is no error.
+    made_of: everything that determines the values: options, checksums of the inputs, the version of the recipe. A cache
+    that cannot be read or written is not an error.
     """
     path = cache_folder() / f"{name}-{key(*made_of):016x}.safetensors"
     try:
         return read_tensors(path)[0]
     except UnreadableFile:
         made = make()
-    with suppress(OSError), replace_file(path) as partial:  # processes side by side may make the same file
+    with suppress(OSError), replace_file(path) as partial:  # several processes may write the same file
         write_tensors(partial, made, {})
     return made

@@ -1,4 +1,4 @@
-"""Pictures cropped and flipped: drawn anew in every local step of training, cut from the centre for measuring."""
+"""Views that crop and flip pictures: drawn anew in every local step of training, centred in evaluation."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from fedmm.core.problem import View, WholeRows
 from fedmm.core.seeding import hashed
 from fedmm.core.validation import at_least, flag
 
-_DRAWS = 3  # of a row: top, left, flip
+_DRAWS = 3  # per row: top, left, flip
 
 
 @dataclass(frozen=True)
 class CropAndFlip:
-    """A square of pictures ``[..., rows, C, H, W]``: in training at a random place, and mirrored half of the time.
+    """Square crops of pictures ``[..., rows, C, H, W]``: in training at random positions, mirrored half of the time.
 
-    size: pixels of a side. flip: whether to mirror. Place and mirroring of a row are a function of its batch's key and
-    its position in the batch; measuring and predicting show the square in the centre, as it is.
+    size: side in pixels. flip: whether to mirror. A row's position and mirroring are a function of its batch's key and
+    its index in the batch; evaluation and prediction use the unmirrored centre crop.
     """
 
     name: ClassVar[str] = "crop_and_flip"
@@ -35,11 +35,11 @@ class CropAndFlip:
 
     @property
     def random(self) -> bool:
-        """Places are drawn."""
+        """True: training crops are random."""
         return True
 
     def shape(self, stored: tuple[int, ...]) -> tuple[int, ...]:
-        """``(C, size, size)``; rows that are no pictures, or smaller, are refused."""
+        """Return ``(C, size, size)``; raise FedmmError if rows are not pictures, or smaller."""
         require(len(stored) == 3, f"only pictures [channels, height, width] can be cropped, not rows of shape {stored}")
         require(
             min(stored[1:]) >= self.size,
@@ -48,7 +48,7 @@ class CropAndFlip:
         return (stored[0], self.size, self.size)
 
     def train(self, x: Tensor, key: Tensor) -> Tensor:
-        """``[..., rows, C, H, W]`` to ``[..., rows, C, size, size]``; key: int64 ``[...]``."""
+        """Crop ``[..., rows, C, H, W]`` to ``[..., rows, C, size, size]``; key: int64 ``[...]``."""
         *_, rows, channels, height, width = x.shape
         place = torch.arange(rows * _DRAWS, device=x.device).view(rows, _DRAWS)
         top, left, mirror = hashed(key[..., None, None], place).unsqueeze(-1).unbind(dim=-2)
@@ -61,24 +61,24 @@ class CropAndFlip:
         return cut.view(*x.shape[:-3], channels, self.size, self.size)
 
     def evaluate(self, x: Tensor) -> Tensor:
-        """The square in the centre, ``[..., rows, C, size, size]``."""
+        """Return the centre crop, ``[..., rows, C, size, size]``."""
         top, left = ((side - self.size) // 2 for side in x.shape[-2:])
         return x[..., top : top + self.size, left : left + self.size]
 
 
 VIEWS: dict[str, type[WholeRows] | type[CropAndFlip]] = {view.name: view for view in (WholeRows, CropAndFlip)}
-"""The views that a saved model remembers."""
+"""The views that can be stored with a model."""
 
 
 def view_table(view: View) -> dict[str, Any] | None:
-    """A view of the table as plain values, with its name; None for one that is not in it."""
+    """Return a view of ``VIEWS`` as plain values with its name; None for any other view."""
     if not isinstance(view, WholeRows | CropAndFlip):
         return None
     return {"name": view.name, **asdict(view)}
 
 
 def view_from(table: dict[str, Any]) -> View:
-    """The view of :func:`view_table`'s values."""
+    """Rebuild the view from :func:`view_table`."""
     name = str(table.get("name"))
     if name not in VIEWS:
         raise unknown("view", name, VIEWS)

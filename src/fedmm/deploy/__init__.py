@@ -1,1 +1,1 @@
-"""Federations of sites, as the coordinator runs them: the SuperLink, the server's side of a run, eyes on it."""
+"""The coordinator's side of a federation of sites: the SuperLink, the server of a run, and views of it."""

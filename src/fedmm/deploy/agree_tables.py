@@ -1,4 +1,4 @@
-"""How the tables of all sites become rows, before the first round: the server asks for sums, and tells what differs."""
+"""How the tables of all sites become rows: before the first round, the server asks for sums and reports differences."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _SPARE_BYTES = 4096
 
 
 def has_tables(experiment: Experiment) -> bool:
-    """Whether the rows of an experiment are tables at sites."""
+    """Return whether an experiment's rows are tables at sites."""
     return isinstance(experiment.data, RowsElsewhere) and bool(experiment.data.features)
 
 
 def agree_on_encoding(
     grid: Grid, roster: Roster, experiment: Experiment, question: Packed, served: RunRequest, say: Say
 ) -> TableInput:
-    """How the tables of the sites that are there become rows; they introduce themselves again once it is known."""
+    """Agree with the connected sites how their tables become rows; afterwards they introduce themselves again."""
     require_quorum(served.min_sites, listed_sites(experiment))
     least, seconds = served.min_sites or len(roster.names), served.enrol_seconds
     absent = wait_for_sites(grid, roster, question, timeout=seconds, say=say, enough=served.min_sites or None)
@@ -51,18 +51,18 @@ def agree_on_encoding(
 def _merge_tables(
     grid: Grid, roster: Roster, experiment: Experiment, question: Packed, served: RunRequest, say: Say
 ) -> TableInput:
-    """Ask every site that is there to describe its table, and merge what they tell.
+    """Ask every connected site to describe its table, and merge the descriptions.
 
-    The outcome is kept in the run's folder, and holds for sites that join later. Tables of ``min_sites`` have to fit;
-    others are left out by name.
+    The result is stored in the run's folder, and also applies to sites that join later. The tables of ``min_sites``
+    must fit; others are left out by name.
     """
     data = experiment.data
     assert isinstance(data, RowsElsewhere)
     agreed = data.agreed
     require(
         not (experiment.terms.transmission.private and agreed.learns),
-        f"data.scaling = {agreed.scaling!r} is learnt from sums of the sites' rows, which have no noise where updates "
-        "carry it; use scaling = 'fixed' with ranges",
+        f"data.scaling = {agreed.scaling!r} is learnt from sums of the sites' rows, which carry no noise although the "
+        "updates do; use scaling = 'fixed' with ranges",
     )
     rows, fields = agreed.shape
     answers = ask_sites(
@@ -87,7 +87,7 @@ def _merge_tables(
 
 
 def read_encoding(folder: Path) -> TableInput | None:
-    """What the sites of a run agreed on; None if they have not."""
+    """Return what the sites of a run agreed on; None if they have not."""
     path = folder / ENCODING_FILE
     if not path.exists():
         return None
@@ -100,12 +100,12 @@ def read_encoding(folder: Path) -> TableInput | None:
 
 
 def describe_columns(encoding: TableInput | None) -> dict[str, str]:
-    """The columns as sites are told of them; nothing of what any one site holds alone."""
+    """Return the columns as sites are told of them; nothing that one site alone contributed."""
     return {} if encoding is None else {ENCODING: json.dumps([asdict(column) for column in encoding.columns])}
 
 
 def with_encoding(experiment: Experiment, encoding: TableInput | None) -> Experiment:
-    """The experiment, where it is known how its tables become rows."""
+    """Return the experiment with the encoding of its tables, if that is known."""
     if encoding is None:
         return experiment
     assert isinstance(experiment.data, RowsElsewhere)
@@ -115,7 +115,7 @@ def with_encoding(experiment: Experiment, encoding: TableInput | None) -> Experi
 def _read_descriptions(
     agreed: AgreedColumns, answers: Mapping[str, Packed]
 ) -> tuple[dict[str, dict[str, Described]], list[str]]:
-    """What the sites tell of their tables, and of those that do not fit, why."""
+    """Return the sites' descriptions of their tables, and why others do not fit."""
     found, problems = dict[str, dict[str, Described]](), list[str]()
     for name in sorted(answers):
         try:
@@ -131,10 +131,10 @@ def _read(agreed: AgreedColumns, name: str, answer: Packed) -> dict[str, Describ
     if PROBLEM in about:
         raise Malformed(one_line(about[PROBLEM]))
     if about.get(NAME) != name:
-        raise Malformed(f"it answers in the name of {one_line(about.get(NAME), 60)!r}")
+        raise Malformed(f"it answers under the name {one_line(about.get(NAME), 60)!r}")
     array = answer.arrays.get(DESCRIPTION)
     if array is None or len(answer.arrays) > 1:
-        raise Malformed("it does not describe its table by one array")
+        raise Malformed("its description of its table is not one array")
     try:
         return read_description(agreed, array)
     except ValueError as problem:

@@ -1,4 +1,4 @@
-"""What old runs left behind: found, told, and removed. Keys, secrets, audit logs and models are never part of it."""
+"""Find, list and remove what old runs left behind; never keys, secrets, audit logs or models."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from fedmm.sites.config import SiteConfig, read_site
 
 _DAY = 86400.0
 _UNPACKED = ("apps", "fab", "cache")
-"""Where Flower unpacks apps in its home."""
+"""Folders in Flower's home to which it unpacks apps."""
 
 
 @dataclass(frozen=True)
 class Leftover:
-    """A file or folder that may go: what it is, in words, and how many bytes it takes."""
+    """A file or folder that may be removed: what it is, in words, and its size in bytes."""
 
     path: Path
     what: str
@@ -33,7 +33,7 @@ class Leftover:
 
 @dataclass(frozen=True)
 class Keeping:
-    """What stays: the runs of these names, and whatever was used in the last so many days."""
+    """What to keep: runs of these names, and everything used in the last ``days`` days."""
 
     runs: Collection[str] = ()
     days: float = 30.0
@@ -42,16 +42,16 @@ class Keeping:
         require(0 <= self.days < 1e6, f"--days must be 0 or more, not {self.days:g}")
 
     def is_old(self, path: Path) -> bool:
-        """Whether nothing in a folder was written for so long."""
+        """Return whether nothing in a folder was written in the last ``days`` days."""
         return time.time() - _newest(path) >= self.days * _DAY
 
     def lets_go(self, run: str, folder: Path) -> bool:
-        """Whether a run's folder may go."""
+        """Return whether a run's folder may be removed."""
         return run not in self.runs and self.is_old(folder)
 
 
 def site_leftovers(config: SiteConfig, keeping: Keeping) -> list[Leftover]:
-    """At a site: the states of old runs, copies of rows that were not used lately, and unpacked apps."""
+    """Find at a site: the states of old runs, copies of rows not used lately, and unpacked apps."""
     state = config.state
     found = [
         _leftover(folder, f"states of the run {unquote(folder.name)}")
@@ -63,9 +63,9 @@ def site_leftovers(config: SiteConfig, keeping: Keeping) -> list[Leftover]:
 
 
 def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Leftover]:
-    """At the coordinator: the checkpoints of old runs that have completed, and unpacked apps.
+    """Find at the coordinator: the checkpoints of old completed runs, and unpacked apps.
 
-    A run that has not completed keeps its checkpoints, from which it may go on.
+    A run that has not completed keeps its checkpoints, so that it can be resumed.
     """
     found = []
     for run in _folders(federation.runs):
@@ -80,7 +80,7 @@ def coordinator_leftovers(federation: Federation, keeping: Keeping) -> list[Left
 
 
 def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Leftover]:
-    """Find what is left at a site, and remove it; refused while the site is at work."""
+    """Find what is left at a site, and remove it if asked; raise FedmmError while the site is running."""
     require(config.state.is_dir(), f"{config.state} is not a folder: the site has stored nothing yet")
     with config.lock():
         found = site_leftovers(config, keeping)
@@ -88,7 +88,7 @@ def clean_site(config: SiteConfig, keeping: Keeping, *, remove: bool) -> list[Le
 
 
 def clean_coordinator(federation: Federation, keeping: Keeping, *, remove: bool) -> list[Leftover]:
-    """Find what is left in a coordinator's folder and at the sites of this machine, and remove it."""
+    """Find what is left in a coordinator's folder and at this machine's sites, and remove it if asked."""
     read_settings(federation)
     with ExitStack() as held:
         found = coordinator_leftovers(federation, keeping)
@@ -120,7 +120,7 @@ def _find_unpacked(home: Path, keeping: Keeping) -> Iterator[Leftover]:
 
 
 def _is_completed(run: Path) -> bool:
-    """Whether a run has completed, and its model is there."""
+    """Return whether a run has completed and its model exists."""
     try:
         summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
         return summary["status"] == "completed" and (run / "model.safetensors").is_file()
@@ -129,7 +129,7 @@ def _is_completed(run: Path) -> bool:
 
 
 def _folders(path: Path) -> list[Path]:
-    """The folders in a folder; links are left alone."""
+    """Return the folders in a folder, without links."""
     try:
         return sorted(folder for folder in path.iterdir() if folder.is_dir() and not folder.is_symlink())
     except OSError:

@@ -1,4 +1,4 @@
-"""Who takes part in a run: what each site said of itself when it began, and who may still join."""
+"""Who takes part in a run: what each site reported of itself at the start, and who may still join."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ _LATE, _JOINED = "late", "joined"
 
 
 class Enrolment:
-    """The sites of a run, as ``sites.json`` has them from its beginning to its end, so that a resume changes nothing.
+    """The sites of a run; ``sites.json`` keeps them from its start to its end, so that a resume changes nothing.
 
-    listed: by name, what each is to hold; empty if the experiment does not say.
-    infos: of all listed sites, when the run has begun; for one that was not there, what the experiment says of it.
-    late: who was not there. Such a site joins as one that was never counted: it trains, and measures nothing, so that
-        measures are of the same sites in all rounds.
+    listed: each site's domain by name; empty if the experiment does not say.
+    infos: of all listed sites, once the run has started; for a site that was missing, what the experiment says of it.
+    late: the sites that were missing. Such a site joins as one that was never counted: it trains but evaluates nothing,
+    so that metrics are over the same sites in all rounds.
     """
 
     def __init__(self, path: Path, listed: Mapping[str, str], expected: Expected, say: Say) -> None:
@@ -46,7 +46,7 @@ class Enrolment:
         self._begun = False
 
     def admit(self, name: str, packed: Packed) -> str:
-        """Why a site that says this of itself cannot take part; empty if it can, and is known from then on."""
+        """Return why a site with this introduction cannot take part; empty if it can, and is recorded."""
         try:
             info = read_site_info(packed)
         except Malformed as problem:
@@ -54,7 +54,7 @@ class Enrolment:
         flaw = self._expected.flaw(name, info)
         before = self.infos.get(name)
         if not flaw and before and before.domain != info.domain:
-            flaw = f"it holds other domains ({info.domain}) than the run started with ({before.domain})"
+            flaw = f"it holds other domains ({info.domain}) than when the run started ({before.domain})"
         if flaw:
             return flaw
         other = difference(packed.about.get("versions"), f"the site {name!r}")
@@ -71,9 +71,9 @@ class Enrolment:
     def enrol(
         self, grid: Grid, roster: Roster, introduction: Packed, seconds: float, min_sites: int, *, known: bool
     ) -> None:
-        """Wait until all sites, or ``min_sites``, have introduced themselves; refused if too few did.
+        """Wait until all sites, or ``min_sites``, have introduced themselves; raise FedmmError if too few did.
 
-        known: the run goes on, so that those who were part of it need not be there.
+        known: the run is resumed, so the sites that were part of it need not be there.
         """
         require_quorum(min_sites, self.listed)
         if known:
@@ -95,7 +95,7 @@ class Enrolment:
         self._write()
         if roster.late:
             waiting = ", ".join(sorted(roster.late))
-            self._say(f"the run continues without {waiting}, who may join later; until then no round waits for them")
+            self._say(f"the run continues without {waiting}, which may join later; until then no round waits for them")
 
     def _too_few(self, missing: list[str], roster: Roster, seconds: float, min_sites: int) -> str:
         present = len(self.listed) - len(missing)
@@ -127,22 +127,22 @@ class Enrolment:
                     if about.get(flag, False):
                         names.add(name)
         except (OSError, ValueError, AttributeError, RecursionError, Malformed) as problem:
-            raise FedmmError(f"{self._path} cannot be read, so nobody knows who is in the run: {problem}") from None
+            raise FedmmError(f"{self._path} cannot be read, so the run's sites are unknown: {problem}") from None
         for name, info in self.infos.items():
             require(name in self.listed, f"{self._path} lists the site {name!r}, which the experiment does not")
             flaw = self._expected.flaw(name, info)
-            require(not flaw, f"{self._path} is not of this experiment: of {name!r} it says that {flaw}")
+            require(not flaw, f"{self._path} belongs to another experiment: it says of {name!r} that {flaw}")
 
 
 def _keep_sums(before: SiteInfo | None, now: SiteInfo) -> SiteInfo:
-    """A site's info where it was known before: the sums and counts are those that the run was begun with."""
+    """Return a site's info with the sums and counts that the run was started with, if it was known before."""
     if before is None:
         return now
     return replace(now, input_sum=before.input_sum, input_count=before.input_count, class_counts=before.class_counts)
 
 
 def expect_sites(experiment: Experiment, domains: Mapping[str, str], cache: DataCache) -> Expected:
-    """What sites may say of themselves in an experiment. domains: what they hold, where it is said."""
+    """Return what an experiment expects of its sites' infos. domains: each site's domain, if given."""
     pair = experiment.partition.seen(cache.pair(experiment, experiment.run.torch_device))
     row = pair.source.x
     centred = build_network(experiment, pair).centre == "train_mean"
@@ -153,18 +153,18 @@ def expect_sites(experiment: Experiment, domains: Mapping[str, str], cache: Data
 
 
 def build_network(experiment: Experiment, pair: DomainPair) -> Network:
-    """The experiment's network for rows like these."""
+    """Build the experiment's network for rows like these."""
     return experiment.model.build(pair.view.shape(tuple(pair.source.x.shape[1:])), pair.classes, experiment.run.seed)
 
 
 def mean_input(infos: Mapping[str, SiteInfo]) -> float:
-    """The mean of all sites' inputs, from their sums; 0 if the network needs none."""
+    """Return the mean of all sites' inputs, from their sums; 0 if the network needs none."""
     count = sum(info.input_count for info in infos.values())
     return sum(infos[name].input_sum for name in sorted(infos)) / count if count else 0.0
 
 
 def shares_of_classes(experiment: Experiment, infos: Mapping[str, SiteInfo]) -> tuple[float, ...] | None:
-    """The share of each class among all sites' labelled rows, from their counts; None if none is needed."""
+    """Return each class's share of all sites' labelled rows, from their counts; None if not needed."""
     if not experiment.objective.needs_class_shares:
         return None
     counts = {name: info.class_counts for name, info in infos.items()}
@@ -174,12 +174,12 @@ def shares_of_classes(experiment: Experiment, infos: Mapping[str, SiteInfo]) -> 
 
 
 def stand_in_client(name: str, info: SiteInfo, weight: float) -> Client:
-    """A client that holds a row of the right shape in place of the rows that are at a site."""
+    """Return a client with one row of the right shape in place of the rows at a site."""
     source = stand_in_row(info, labelled=True) if info.source else None
     return Client(source, stand_in_row(info, labelled=False) if info.target else None, name, weight)
 
 
 def stand_in_row(info: SiteInfo, *, labelled: bool) -> TensorRows:
-    """One row of zeros, of the shape and type of those at a site."""
+    """Return one row of zeros with the shape and type of those at a site."""
     row = torch.zeros(1, *info.shape, dtype=torch.uint8 if info.bytes else torch.float32)
     return TensorRows(row, torch.zeros(1, dtype=torch.int64) if labelled else None)

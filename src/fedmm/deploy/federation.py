@@ -1,4 +1,4 @@
-"""A federation on one machine: up, run, status, resume, down."""
+"""Set up, start and stop a federation on one machine: its SuperLink, keys and sites."""
 
 from __future__ import annotations
 
@@ -33,18 +33,14 @@ from fedmm.sites.config import require_loopback
 from fedmm.sites.credentials.files import AUTHORITY, is_host, require_private_keys
 
 SUPERLINK = "superlink"
-SERVICE = "fedmm-superlink"
-"""The unit in ``deploy/systemd``."""
-SUBMITTED, RUN_CONFIG = "submitted.toml", "run-config.toml"
-_FINISHED = "finished"
 _LAST_PORT = 65535
 
 
 @dataclass(frozen=True)
 class LocalSite:
-    """A site to be started on this machine: its name, ``[data]`` and ``[policy]`` of its file, more of ``[site]``.
+    """A site to start on this machine: its name, ``[data]`` and ``[policy]`` of its file, more of ``[site]``.
 
-    masked: it takes part in masked sums, and knows the other sites by the keys that are on this machine.
+    masked: it takes part in masked sums, and knows the other sites by their keys on this machine.
     """
 
     name: str
@@ -65,14 +61,14 @@ def up(
     to_a_process: int = 1,
     say: Say = lambda line: None,
 ) -> Settings:
-    """Make certificates and keys, and start the SuperLink and the sites; all are ended again where that fails.
+    """Make certificates and keys, and start the SuperLink and the sites; stop all of them if that fails.
 
-    Whoever reaches a SuperLink's port can hand it runs: it listens on this machine alone.
+    Whoever reaches a SuperLink's port can submit runs, so it listens on this machine only.
     """
-    require_loopback(host, "a SuperLink without a proxy before it")
+    require_loopback(host, "a SuperLink without a proxy in front of it")
     require(
         not [process for process in processes.load(federation.processes) if process.alive],
-        f"the federation in {federation.folder} is already up; `fedmm deploy down` ends it",
+        f"the federation in {federation.folder} is already up; `fedmm deploy down` stops it",
     )
     names = [site.name for site in sites]
     made = prepare(federation, port or _free_port(), names, host=host, insecure=insecure, in_memory=in_memory)
@@ -85,7 +81,7 @@ def up(
         if not insecure:
             register(federation, say)
         start_sites(federation, made.sites, say, to_a_process)
-    except BaseException:  # Ctrl-C too leaves nothing running
+    except BaseException:  # also on Ctrl-C
         down(federation)
         raise
     return made
@@ -101,14 +97,17 @@ def prepare(
     insecure: bool = False,
     in_memory: bool = False,
 ) -> Settings:
-    """Make a federation's folder: certificates, a key for each of these sites, and how Flower reaches the SuperLink.
+    """Make a federation's folder: certificates, a key for each of these sites, Flower's connection to the SuperLink.
 
-    known_as: the hosts by which sites elsewhere reach it, for the certificate. Sites on other machines make their own
-    keys, of which only the public part comes into ``keys/``.
+    known_as: the hosts by which other machines reach it, for the certificate. Sites on other machines make their own
+    keys; only the public part goes into ``keys/``.
     """
     require(1 <= port <= _LAST_PORT, f"the port must be from 1 to {_LAST_PORT}, not {port}")
     for name in sites:
-        require(is_name(name + ".pub") and name.isprintable(), f"a site's key is named as it, so it cannot be {name!r}")
+        require(
+            is_name(name + ".pub") and name.isprintable(),
+            f"a site's key file has the site's name, so the name cannot be {name!r}",
+        )
     hosts = [*known_as, host, *(name for name in ("127.0.0.1", "localhost") if name != host)]
     for name in hosts:
         require(is_host(name), f"{name!r} is not a host name or address")
@@ -137,7 +136,7 @@ def prepare(
 def start_superlink(federation: Federation, say: Say) -> None:
     """Start the SuperLink and wait until it listens."""
     made = read_settings(federation)
-    require(not answers(made), f"another process listens at {made.address}; end it, or choose another port")
+    require(not answers(made), f"another process listens at {made.address}; stop it, or choose another port")
     require_private_keys(federation.certificates, federation.keys)
     log = federation.logs / f"{SUPERLINK}.log"
     env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})
@@ -150,7 +149,7 @@ def start_superlink(federation: Federation, say: Say) -> None:
 
 
 def start_sites(federation: Federation, names: Sequence[str], say: Say, to_a_process: int = 1) -> None:
-    """Start sites, so many to a process, and wait until all have joined."""
+    """Start sites, ``to_a_process`` in each process, and wait until all have joined."""
     env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})
     started: dict[str, tuple[Started, Path]] = {}
     for first in range(0, len(names), to_a_process):
@@ -168,7 +167,7 @@ def start_sites(federation: Federation, names: Sequence[str], say: Say, to_a_pro
 
 
 def register(federation: Federation, say: Say) -> None:
-    """Tell the SuperLink the keys of its nodes, ``keys/NAME.pub``; those that it knows already stay."""
+    """Register the nodes' keys, ``keys/NAME.pub``, with the SuperLink; those it knows already stay."""
     for key in sorted(federation.keys.glob("*.pub")):
         try:
             flwr(federation, "supernode", "register", str(key.resolve()), CONNECTION)
@@ -179,7 +178,7 @@ def register(federation: Federation, say: Say) -> None:
 
 
 def down(federation: Federation) -> int:
-    """End everything that the federation runs on this machine; how many processes there were."""
+    """Stop everything that the federation runs on this machine; return the number of processes."""
     started = processes.load(federation.processes)
     number = processes.stop(started, federation.folder)
     with suppress(OSError):
@@ -188,12 +187,12 @@ def down(federation: Federation) -> int:
 
 
 def alive(federation: Federation) -> dict[str, bool]:
-    """Which of the federation's processes run."""
+    """Return which of the federation's processes are running."""
     return {process.name: process.alive for process in processes.load(federation.processes)}
 
 
 def answers(made: Settings) -> bool:
-    """Whether a SuperLink listens where the federation's is, whoever started it."""
+    """Return whether something listens at the SuperLink's address, whoever started it."""
     try:
         with closing(socket.create_connection((made.host, made.port), timeout=1.0)):
             return True
@@ -221,7 +220,7 @@ def _write_site(federation: Federation, site: LocalSite, made: Settings) -> None
 
 
 def _with_older(policy: Mapping[str, Any], file: Path) -> dict[str, Any]:
-    """A policy with what somebody wrote into the site's file before."""
+    """Return a policy merged with the one that somebody wrote into the site's file before."""
     try:
         older = dict(parse_toml(file.read_bytes(), file).get("policy", {}))
     except (OSError, ValueError):

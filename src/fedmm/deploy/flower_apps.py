@@ -1,6 +1,6 @@
 """The two apps that Flower loads: its ServerApp beside the SuperLink, and a ClientApp for its simulations.
 
-``flwr run`` simulates one SuperNode for each share of the data. Sites elsewhere run :mod:`fedmm.sites.node` instead,
+``flwr run`` simulates one SuperNode per share of the data. Sites on other machines run :mod:`fedmm.sites.node` instead,
 which executes no app.
 """
 
@@ -19,7 +19,7 @@ from fedmm.remote.packed import Packed
 from fedmm.sites.config import SiteConfig, read_site
 
 SITE, PARTITION = "site", "partition-id"
-"""The keys of a node's configuration: the site's file; or, in Flower's simulation, which of the sites it is."""
+"""Keys of a node's configuration: the site's file or, in Flower's simulation, the number of the site."""
 
 
 def _serve(grid: Grid, run: Mapping[str, Any]) -> None:

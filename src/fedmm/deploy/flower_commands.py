@@ -1,4 +1,4 @@
-"""Flower's commands and the environment they run in: no telemetry, no look for updates, no installing, no network."""
+"""Flower's commands and their environment: no telemetry, no update check, no installing, no network."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedmm.deploy.layout import Federation
 from fedmm.sites.credentials.files import AUTHORITY, CERTIFICATE, KEY
 
 CONNECTION = "fedmm"
-"""What Flower's configuration calls the SuperLink."""
+"""The SuperLink's name in Flower's configuration."""
 
 QUIET = {
     "FLWR_TELEMETRY_ENABLED": "0",
@@ -30,14 +30,14 @@ QUIET = {
 
 
 def environment(home: Path, **more: str) -> dict[str, str]:
-    """The environment of Flower's processes; home: the folder that Flower may write to."""
+    """Return the environment of Flower's processes; home: the folder that Flower may write to."""
     here = str(Path(sys.executable).parent)
     path = os.pathsep.join([here, os.environ.get("PATH", "")])
     return {**os.environ, **QUIET, "FLWR_HOME": str(home.resolve()), "PATH": path, **more}
 
 
 def tool(name: str) -> str:
-    """One of Flower's programs, beside this Python or on the path."""
+    """Return the path of a Flower program, beside this Python or on the path."""
     found = shutil.which(name, path=str(Path(sys.executable).parent)) or shutil.which(name)
     require(found is not None, f"{name} is not installed; federations of sites need Flower: install fedmm[flower]")
     return str(found)
@@ -46,9 +46,9 @@ def tool(name: str) -> str:
 def superlink_command(
     federation: Federation, host: str, port: int, *, insecure: bool, in_memory: bool = False
 ) -> list[str]:
-    """The SuperLink: TLS, and nodes that prove who they are, unless it speaks plain text.
+    """Return the SuperLink's command: with TLS and authenticated nodes, unless it uses plain text.
 
-    in_memory: it keeps nothing on disk, which is quicker; its nodes' keys must be registered again after a restart.
+    in_memory: keep nothing on disk, which is faster; nodes' keys must be registered again after a restart.
     """
     command = [tool("flower-superlink"), "--host", host, "--port", str(port)]
     command += ["--disable-runtime-dependency-installation"]
@@ -64,20 +64,21 @@ def _tls(folder: Path) -> list[str]:
 
 
 def write_connection(federation: Federation, address: str, insecure: bool) -> None:
-    """Flower's configuration of how ``flwr`` reaches the SuperLink."""
-    authority = str(federation.certificates.resolve() / AUTHORITY)  # Flower wants it absolute
+    """Write Flower's configuration of how ``flwr`` reaches the SuperLink."""
+    authority = str(federation.certificates.resolve() / AUTHORITY)  # Flower requires an absolute path
     how = {"insecure": True} if insecure else {"root-certificates": authority}
     tables = {"superlink": {"default": CONNECTION, CONNECTION: {"address": address, **how}}}
     write_text(federation.flower / "config.toml", write_toml(tables))
 
 
 _SECONDS = 120
-"""Within which a command of Flower must answer."""
+"""Timeout of a Flower command."""
 
 
 def flwr(federation: Federation, *words: str) -> dict[str, Any]:
-    """What a ``flwr`` command answers, as JSON. Paths among the words are absolute: it runs in the federation's folder,
-    since Flower also looks for an app in the folder where it is called, which may be nobody's it can trust or read.
+    """Run a ``flwr`` command and return its JSON answer. Paths among the words must be absolute.
+
+    It runs in the federation's folder: Flower also looks for apps in the current one, perhaps unsafe or unreadable.
     """
     command = [tool("flwr"), *words, "--format", "json"]
     try:
@@ -111,7 +112,7 @@ def _last_json(text: str) -> dict[str, Any] | None:
 
 
 def write_app(federation: Federation) -> None:
-    """The app that is handed to the SuperLink: which modules to load, and the keys of a run's configuration."""
+    """Write the app for the SuperLink: which modules to load, and the keys of a run's configuration."""
     write_text(federation.app / "pyproject.toml", APP)
 
 

@@ -15,15 +15,15 @@ from fedmm.sites.credentials.invitation import COORDINATOR, HINTS, SiteInvitatio
 from fedmm.sites.credentials.keys import describe_key, generate_node_key, parse_public_key, public_line
 
 PORT = 9092
-"""Where the proxy before a SuperLink listens."""
+"""Where the proxy in front of a SuperLink listens."""
 _LARGEST, _LONGEST_KEY = 1 << 20, 4096
 
 Sites = Mapping[str, Mapping[str, str]]
-"""By a site's name, what is known of its rows: ``kind``, ``domain``."""
+"""What is known of each site's rows, by its name: ``kind``, ``domain``."""
 
 
 def read_sites(file: Path) -> Sites:
-    """The sites of a file: ``sites = ["a", "b"]``, or a table ``[sites.a]`` for each with kind and domain."""
+    """Read the sites of a file: ``sites = ["a", "b"]``, or a table ``[sites.a]`` for each with kind and domain."""
     tables = read_input_tables(file)
     listed = tables.get("sites")
     if isinstance(listed, list) and all(isinstance(name, str) for name in listed):
@@ -42,20 +42,20 @@ def read_sites(file: Path) -> Sites:
 def invite(
     federation: Federation, sites: Sites, *, address: str = "", with_keys: bool = False, say: Say = lambda line: None
 ) -> list[Path]:
-    """Write ``invitations/NAME.toml`` for each site; what was written is for that site alone.
+    """Write ``invitations/NAME.toml`` for each site; each file is for that site only.
 
     address: the SuperLink's, as sites reach it; by default the first host of its certificate, at port 9092. with_keys:
-    the invitations carry the sites' private keys, and ``keys/NAME.pub`` is there at once; else each site makes its own.
+    put the sites' private keys into the invitations, and write ``keys/NAME.pub`` at once; else each site makes its own.
     """
     made = read_settings(federation)
-    require(not made.insecure, "a federation in plain text is for one machine, and invites nobody")
+    require(not made.insecure, "a federation in plain text is for one machine and cannot invite sites")
     require(bool(sites), "name the sites to invite, or a file of them with --all")
     _require_names(list(sites))
     address = address or _usual_address(federation)
     require_address(address)
     known = [name for name in sites if (federation.keys / f"{name}.pub").exists()]
     for name in known:
-        say(f"{name} is not invited again, since it has its key in {federation.keys}")
+        say(f"{name} is not invited again, since its key is in {federation.keys}")
     try:
         certificate = parse_certificates((federation.certificates / AUTHORITY).read_bytes(), AUTHORITY)
         coordinator = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
@@ -70,13 +70,13 @@ def invite(
         raise FedmmError(f"invitations cannot be written to {federation.invitations}: {problem.strerror}") from problem
     if written:
         say(f"{len(written)} invitations to {address} are in {federation.invitations}; send each only to its own site")
-        say(f"fingerprint, to be compared over the phone: {invitations[0].fingerprint}")
+        say(f"fingerprint, to compare over the phone: {invitations[0].fingerprint}")
     return written
 
 
 def _write(federation: Federation, invitation: SiteInvitation, *, with_keys: bool) -> Path:
     path = federation.invitations / f"{invitation.site}.toml"
-    path.unlink(missing_ok=True)  # of an earlier address; it cannot hold a key, whose public part would be known
+    path.unlink(missing_ok=True)  # of an earlier address; it holds no key, or the public part would be in keys/
     if with_keys:
         private, line = generate_node_key(invitation.site)
         invitation = replace(invitation, key=private)
@@ -86,9 +86,9 @@ def _write(federation: Federation, invitation: SiteInvitation, *, with_keys: boo
 
 
 def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line: None) -> list[str]:
-    """Put the public keys of invited sites into ``keys/``, all or none of them, and tell them to a running SuperLink.
+    """Put the public keys of invited sites into ``keys/``, all or none, and register them with a running SuperLink.
 
-    A key is for the site that its file is named after; of standard input, for the one named at the end of its line.
+    A key belongs to the site that its file is named after; from standard input, to the one named at its line's end.
     """
     made = read_settings(federation)
     keys: dict[str, bytes] = {}
@@ -109,7 +109,7 @@ def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line
     if answers(made):
         register(federation, say)
     else:
-        say(f"no SuperLink runs; once it does, `fedmm deploy register {federation.folder}` tells it the keys")
+        say(f"no SuperLink runs; once one does, `fedmm deploy register {federation.folder}` registers the keys")
     return list(keys)
 
 
@@ -132,7 +132,7 @@ def _usual_address(federation: Federation) -> str:
 
 
 def _read_lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
-    """By site, the line of a public key."""
+    """Return the site and the line of each public key."""
     require(bool(files), "name the files of public keys that came back, or - for standard input")
     found = []
     for file in files:
@@ -142,14 +142,16 @@ def _read_lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
             continue
         line = read_input(file, _LONGEST_KEY)
         name = file.name.removesuffix(".pub")
-        require(file.name.endswith(".pub"), f"{file} must be named as its site: NAME.pub")
-        require(_owner(line) == name, f"{file} says that it is the key of {_owner(line)[:80]!r}; name it NAME.pub")
+        require(file.name.endswith(".pub"), f"{file} must be named after its site: NAME.pub")
+        require(
+            _owner(line) == name, f"{file} holds the key of {_owner(line)[:80]!r}; name it after that site: NAME.pub"
+        )
         found.append((name, line))
     return found
 
 
 def _owner(line: bytes) -> str:
-    """Whose key a line says that it is."""
+    """Return the owner that a key's line names."""
     words = line.decode("utf-8", "replace").split()
     return words[2] if len(words) == 3 else ""
 
@@ -162,7 +164,7 @@ def _public_line(content: bytes, what: str, name: str) -> bytes:
 
 
 def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
-    """Refuse keys that nobody was invited with, or that would let one site speak for another."""
+    """Raise FedmmError for keys of sites that were not invited, or that would let one site speak for another."""
     accepted = {
         path.name.removesuffix(".pub"): _bits(_public_line(path.read_bytes(), str(path), ""))
         for path in sorted(federation.keys.glob("*.pub"))
@@ -173,16 +175,16 @@ def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
         bits = _bits(line)
         require(
             (federation.invitations / f"{name}.toml").exists(),
-            f"nobody invited {name}; `fedmm deploy invite {federation.folder} {name}` does",
+            f"{name} was not invited; run `fedmm deploy invite {federation.folder} {name}`",
         )
         require(
             accepted.get(name, bits) == bits,
-            f"{name} has another key already; to replace it, remove {federation.keys / name}.pub",
+            f"{name} already has another key; to replace it, remove {federation.keys / name}.pub",
         )
         owner = owners.setdefault(bits, name)
-        require(owner == name, f"the key of {name} is that of {owner} already; every site has one of its own")
+        require(owner == name, f"the key of {name} already belongs to {owner}; every site needs its own key")
 
 
 def _bits(line: bytes) -> bytes:
-    """The key of a line, whoever it says that it is of."""
+    """Return the key in a line, without the owner's name."""
     return line.split()[1]

@@ -1,4 +1,4 @@
-"""Where things lie in a federation's folder, and what its server is asked for. Needs no torch."""
+"""The layout of a federation's folder, and requests to its server. Needs no torch."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Federation:
 
     @property
     def keys(self) -> Path:
-        """Public keys, ``NAME.pub`` for each site; for sites on this machine the private ones too."""
+        """Public keys, ``NAME.pub`` for each site; for sites on this machine also the private ones."""
         return self.folder / "keys"
 
     @property
@@ -34,7 +34,7 @@ class Federation:
 
     @property
     def invitations(self) -> Path:
-        """``NAME.toml`` for each site that was invited."""
+        """``NAME.toml`` for each invited site."""
         return self.folder / "invitations"
 
     @property
@@ -47,12 +47,12 @@ class Federation:
 
     @property
     def flower(self) -> Path:
-        """Flower's own home: its configuration and what it unpacks."""
+        """Flower's home: its configuration and the apps it unpacks."""
         return self.folder / "flower"
 
     @property
     def app(self) -> Path:
-        """The app that is handed to the SuperLink: names of modules, no code."""
+        """The app for the SuperLink: names of modules, no code."""
         return self.folder / "app"
 
     @property
@@ -65,7 +65,7 @@ class Federation:
 
     @property
     def in_plain_text(self) -> bool:
-        """Whether nodes have no keys, since the SuperLink speaks plain text."""
+        """Whether nodes have no keys, because the SuperLink uses plain text."""
         try:
             return bool(json.loads(self.about.read_text(encoding="utf-8"))["insecure"])
         except (OSError, ValueError, KeyError, TypeError):
@@ -76,7 +76,7 @@ class Federation:
         return self.folder / "runs"
 
     def run(self, name: str) -> Path:
-        """A run's folder."""
+        """Return a run's folder."""
         require(
             bool(name) and name not in (".", "..") and not set(name) & set('/\\"\n'),
             f"a run's name becomes a folder's, so it cannot be {name!r}; choose letters, digits and dashes",
@@ -84,14 +84,14 @@ class Federation:
         return self.runs / name
 
     def no_run(self, name: str) -> FedmmError:
-        """The sentence for a run that there is not."""
+        """Return the error for a run that does not exist."""
         known = sorted(path.name for path in self.runs.glob("*"))
         return FedmmError(f"there is no run {name!r} in {self.folder} (known: {', '.join(known) or 'none'})")
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What a federation was opened with: where its SuperLink is, and which sites run on this machine."""
+    """How a federation was created: where its SuperLink is, and which sites run on this machine."""
 
     host: str
     port: int
@@ -106,7 +106,7 @@ class Settings:
 
 
 def read_settings(federation: Federation) -> Settings:
-    """A federation that was made in a folder."""
+    """Read the settings of the federation in a folder."""
     try:
         table = json.loads(federation.about.read_text(encoding="utf-8"))
         sites, in_memory = tuple(table["sites"]), bool(table.get("in_memory", False))
@@ -119,10 +119,10 @@ def read_settings(federation: Federation) -> Settings:
 
 @dataclass(frozen=True)
 class RunRequest:
-    """A run. federation: the server's folder. name: of the run. experiment: as TOML. resume: go on with it.
+    """A run to start. federation: the server's folder. name: of the run. experiment: as TOML. resume: continue it.
 
-    patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its beginning.
-    min_sites: with how many of them it begins; the others may join later. 0 for all.
+    patience: seconds that a round waits for its sites. enrol_seconds: that the run waits for them at its start.
+    min_sites: how many sites it starts with; the others may join later. 0 for all.
     tuning: a :class:`TuneRequest` as text; empty for a run.
     """
 
@@ -141,13 +141,13 @@ class RunRequest:
         return Federation(self.federation).run(self.name)
 
     def run_config(self) -> dict[str, Any]:
-        """What Flower hands to the server: everything but the server's own folder."""
+        """Return what Flower passes to the server: everything but the server's own folder."""
         values = {name.replace("_", "-"): value for name, value in asdict(self).items() if name != "federation"}
         return {"run": values.pop("name"), **values}
 
     @classmethod
     def from_run_config(cls, federation: Path, config: Mapping[str, Any]) -> RunRequest:
-        """The same at the server."""
+        """Rebuild the request at the server."""
         return cls(
             federation,
             str(config["run"]),
@@ -161,16 +161,16 @@ class RunRequest:
 
 
 TUNING = "tuning"
-"""The folder of a tuning in that of its run."""
+"""The folder of a tuning, inside its run's folder."""
 
 
 def is_tuning(folder: Path) -> bool:
-    """Whether the run in a folder is a tuning that was begun."""
+    """Return whether the run in a folder is a tuning that has started."""
     return (folder / TUNING / STATE).exists()
 
 
 def describe_tuning(folder: Path) -> str:
-    """How far a tuning is, from the files of its run's folder."""
+    """Describe how far a tuning is, from the files in its run's folder."""
     try:
         state = json.loads((folder / TUNING / STATE).read_text(encoding="utf-8"))
         rung, rungs = min(len(state["rungs"]) + 1, len(state["plan"])), len(state["plan"])
@@ -182,7 +182,7 @@ def describe_tuning(folder: Path) -> str:
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """A tuning. tables: of the experiment's file, with its ``[tune]``. max_rounds: that a site answers at most.
+    """A tuning to start. tables: of the experiment's file, with its ``[tune]``. max_rounds: most that a site answers.
 
     The others are as in :func:`fedmm.tune`.
     """
@@ -196,11 +196,11 @@ class TuneRequest:
     metric: str = ""
 
     def text(self) -> str:
-        """As it travels to the server."""
+        """Return the request as text for the server."""
         return json.dumps(asdict(self))
 
     @classmethod
     def read(cls, text: str) -> TuneRequest:
-        """The same at the server."""
+        """Rebuild the request at the server."""
         table = json.loads(text)
         return cls(**{**table, "objectives": tuple(table["objectives"])})

@@ -1,4 +1,4 @@
-"""Federations on one machine: sites that each hold a share of an experiment's own data, and the demo."""
+"""Federations on one machine, whose sites hold shares of an experiment's own data, and the demo."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from fedmm.training.checkpoints import checkpoints_of, newest_common
 
 
 def local_sites(experiment: Experiment, files: Sequence[Path] = ()) -> list[LocalSite]:
-    """A site for each share of the experiment's data; where its rows are at sites, one for each site's own file."""
+    """Return a site per share of the experiment's data or, if its rows are at sites, one per site's own file."""
     if isinstance(experiment.data, RowsElsewhere):
         sites = [_site_of_file(file, experiment.terms.secure_sum) for file in files]
         lacking = sorted(set(experiment.data.sites) - {site.name for site in sites})
@@ -53,7 +53,7 @@ def local_sites(experiment: Experiment, files: Sequence[Path] = ()) -> list[Loca
 
 
 def _site_of_file(file: Path, masked: bool) -> LocalSite:
-    """A site of this machine with the rows and the rules of a site's own file."""
+    """Return a local site with the rows and policy of a site's own file."""
     config = read_site(file)
     data = _list_changes(config.data)
     if config.data.path:
@@ -62,7 +62,7 @@ def _site_of_file(file: Path, masked: bool) -> LocalSite:
 
 
 def _list_changes(section: DataSection | SiteSection | PolicySection) -> dict[str, Any]:
-    """What a section says that is not its default."""
+    """Return the values of a section that differ from the defaults."""
     values = {key.name: (getattr(section, key.name), key.default) for key in fields(section)}
     return {key: value for key, (value, usual) in values.items() if value != usual and value not in ({}, ())}
 
@@ -71,7 +71,7 @@ _NO_END = 1 << 62
 
 
 def build_simulated_site(number: int, experiment: str) -> SiteConfig:
-    """The site with a number, from 0; its states lie in the federation's folder, as they would elsewhere."""
+    """Return the site with this number, from 0; its states are in the federation's folder, as those of real sites."""
     folder = os.environ.get(MARK, "")
     require(bool(folder), f"set {MARK} to a folder for the simulated sites' states and the runs")
     sites = local_sites(deployed_experiment(parse_toml(experiment, "the experiment")))
@@ -90,7 +90,7 @@ def build_simulated_site(number: int, experiment: str) -> SiteConfig:
 
 
 def _own_policy(site: LocalSite) -> PolicySection:
-    """What may be asked of a site whose owner runs the experiment: anything, as often as one likes."""
+    """Return the policy of a site whose owner runs the experiment: anything, as often as asked."""
     return PolicySection(
         tuple(site.policy["allow_imports"]),
         tuple(site.policy["allow_paths"]),
@@ -106,14 +106,14 @@ RUN = "digits"
 
 
 def demo_experiment(rounds: int) -> Experiment:
-    """FedMM on the scanned digits of ``fedmm demo``: few rounds, since each takes seconds, of many local steps."""
+    """Return FedMM on the digits of ``fedmm demo``, in few rounds of many local steps, since a round takes seconds."""
     (digits,) = (demo for demo in demo_experiments("digits", 1) if demo.algorithm.name == "fedmm")
     algorithm = FedMM(lr_min=0.1, lr_max=0.1, local_steps=100, penalty_min=0.1, penalty_max=0.1)
     return keep_every_round(replace(digits, run=replace(digits.run, rounds=rounds), algorithm=algorithm))
 
 
 def demo(out: Path, rounds: int, *, insecure: bool = False, in_memory: bool = False, say: Say) -> bool:
-    """Run it; whether the federation's result is that of one process, bit for bit. Everything is ended again."""
+    """Run the demo, then stop all its processes; return whether the result is bit-identical to that of one process."""
     require(rounds >= 1, f"--rounds must be at least 1, not {rounds}")
     experiment, folder = demo_experiment(rounds), free_folder(out)
     federation = Federation(folder)

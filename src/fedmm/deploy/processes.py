@@ -1,4 +1,4 @@
-"""Processes that outlive the command that started them, and their end: every one of them, whatever happened between."""
+"""Processes that outlive the command that started them, and how to stop all of them whatever happened in between."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from pathlib import Path
 from fedmm.core.files import write_text
 
 MARK = "FEDMM_FEDERATION"
-"""The variable that all processes of a federation carry, and by which they are found."""
+"""The environment variable by which a federation's processes are found."""
 
 
 _children: list[subprocess.Popen[bytes]] = []
@@ -23,7 +23,7 @@ _children: list[subprocess.Popen[bytes]] = []
 
 @dataclass(frozen=True)
 class Started:
-    """A process that leads a group of its own. began: when it was started, in the system's ticks; 0 if unknown."""
+    """A process that leads its own group. began: its start time in the system's ticks; 0 if unknown."""
 
     name: str
     pid: int
@@ -31,13 +31,13 @@ class Started:
 
     @property
     def alive(self) -> bool:
-        """Whether it still runs, and is not another one with its number."""
+        """Whether it still runs and its number does not belong to another process."""
         state, began = _status(self.pid)
         return state not in ("", "Z", "X") and (not self.began or began == self.began)
 
 
 def start(name: str, command: Sequence[str], log: Path, environment: Mapping[str, str]) -> Started:
-    """Start a process in a session of its own; what it says goes to the end of a log."""
+    """Start a process in its own session; append its output to a log."""
     log.parent.mkdir(parents=True, exist_ok=True)
     with log.open("ab") as out:
         process = subprocess.Popen(
@@ -48,12 +48,12 @@ def start(name: str, command: Sequence[str], log: Path, environment: Mapping[str
 
 
 def save(path: Path, started: Sequence[Started]) -> None:
-    """Remember processes for another command."""
+    """Store processes for another command."""
     write_text(path, json.dumps([vars(process) for process in started], indent=2) + "\n")
 
 
 def load(path: Path) -> list[Started]:
-    """The processes that were remembered."""
+    """Return the stored processes."""
     try:
         return [Started(**table) for table in json.loads(path.read_text(encoding="utf-8"))]
     except (OSError, ValueError, TypeError):
@@ -61,7 +61,7 @@ def load(path: Path) -> list[Started]:
 
 
 def read_log(path: Path) -> str:
-    """What a process has said so far."""
+    """Return a process's output so far."""
     try:
         return path.read_text(encoding="utf-8", errors="replace")
     except OSError:
@@ -69,9 +69,9 @@ def read_log(path: Path) -> str:
 
 
 def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int:
-    """End these processes and all others that carry the federation's mark; how many there were.
+    """Stop these processes and all others with the federation's mark; return how many there were.
 
-    Ctrl-C, or SIGTERM, while they are ending kills them at once.
+    Ctrl-C or SIGTERM while they are stopping kills them at once.
     """
     groups = {process.pid for process in started if process.alive}
     found = {*find_marked(folder), *groups}
@@ -93,7 +93,7 @@ def stop(started: Sequence[Started], folder: Path, seconds: float = 15.0) -> int
 
 @contextmanager
 def leave_when_told() -> Iterator[None]:
-    """SIGTERM, and a terminal that is closed, unwind the program as Ctrl-C does, so that it ends what it has begun."""
+    """Let SIGTERM and a closed terminal unwind the program as Ctrl-C does, so that it stops what it started."""
 
     def leave(number: int, frame: object) -> None:
         raise SystemExit(128 + number)
@@ -118,7 +118,7 @@ def _send(number: signal.Signals, groups: Collection[int], folder: Path) -> None
 
 
 def _gone(started: Sequence[Started], folder: Path, seconds: float) -> bool:
-    """Whether all have ended within so many seconds."""
+    """Return whether all have ended within ``seconds``."""
     deadline = time.monotonic() + seconds
     while find_marked(folder) or any(process.alive for process in started):
         if time.monotonic() > deadline:
@@ -129,7 +129,7 @@ def _gone(started: Sequence[Started], folder: Path, seconds: float) -> bool:
 
 
 def find_marked(folder: Path) -> list[int]:
-    """The processes that carry the federation's mark, as far as the system tells; this one and its parents are not."""
+    """Return the visible processes with the federation's mark, except this one and its ancestors."""
     wanted = f"{MARK}={folder.resolve()}".encode()
     ours = _ancestors()
     found = []
@@ -154,7 +154,7 @@ def _ancestors() -> set[int]:
 
 
 def _status(pid: int) -> tuple[str, int]:
-    """A process's state and when it began; empty if there is none."""
+    """Return a process's state and start time; an empty state if it does not exist."""
     try:
         words = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
         return words[0], int(words[19])
@@ -170,6 +170,6 @@ def _status(pid: int) -> tuple[str, int]:
 
 
 def _reap() -> None:
-    """Let go of those of our own children that have ended."""
+    """Reap our own children that have ended."""
     for child in _children:
         child.poll()

@@ -1,4 +1,4 @@
-"""A run's state for Prometheus: its text format, at ``/metrics`` of a port of this machine alone."""
+"""A run's state in Prometheus' text format, at ``/metrics`` of a port on this machine only."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Sample = tuple[dict[str, str], float | None]
 
 
 def exposition(run: RunView | None) -> str:
-    """A run in Prometheus' text format; without one, only that there is none."""
+    """Return a run in Prometheus' text format; without a run, only that there is none."""
     lines: list[str] = []
 
     def family(name: str, kind: str, help: str, samples: Iterable[Sample]) -> None:
@@ -29,13 +29,13 @@ def exposition(run: RunView | None) -> str:
             lines.extend([f"# HELP fedmm_{name} {help}", f"# TYPE fedmm_{name} {kind}"])
             lines.extend(f"fedmm_{name}{labels} {_value(value)}" for labels, value in known.items())
 
-    family("runs", "gauge", "Runs that are shown here: the newest, or none.", [({}, 0.0 if run is None else 1.0)])
+    family("runs", "gauge", "Number of runs shown here: 1, the newest, or 0.", [({}, 0.0 if run is None else 1.0)])
     if run is None:
         return "\n".join(lines) + "\n"
     one = {"run": run.name}
     family("run_at_work", "gauge", "Whether the run's server is running.", [(one, float(run.at_work))])
-    family("round", "gauge", "Rounds that are finished.", [(one, run.round)])
-    family("rounds_planned", "gauge", "Rounds that the run is to have.", [(one, run.rounds)])
+    family("round", "gauge", "Finished rounds.", [(one, run.round)])
+    family("rounds_planned", "gauge", "Planned rounds.", [(one, run.rounds)])
     family("round_seconds", "gauge", "Seconds of the last round.", [(one, run.seconds)])
     family("loss", "gauge", "Mean loss over the sites of the last round.", [(one, run.loss)])
     family("epsilon", "gauge", "Privacy spent, if updates carry noise.", [(one, run.epsilon)])
@@ -58,10 +58,9 @@ def exposition(run: RunView | None) -> str:
 
 
 class MetricsServer(ThreadingHTTPServer):
-    """Answers ``GET /metrics`` and nothing else, on this machine alone, to a few at a time.
+    """Answers ``GET /metrics`` and nothing else, on this machine only, to a few clients at a time.
 
-    view: the run as it stands now. port: 0 for any that is free. A browser that was sent here under another host's name
-    (DNS rebinding) gets nothing.
+    view: returns the run as it stands. port: 0 for any free one. Other hosts' names (DNS rebinding) are refused.
     """
 
     daemon_threads = True
@@ -79,7 +78,7 @@ class MetricsServer(ThreadingHTTPServer):
             raise FedmmError(f"nothing can listen at {host}:{port}: {problem.strerror}") from problem
 
     def text(self) -> str:
-        """What is answered."""
+        """Return the response body."""
         with self._reading:
             return exposition(self._view())
 
@@ -96,7 +95,7 @@ class MetricsServer(ThreadingHTTPServer):
             self._free.release()
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing of those who hang up."""
+        """Do not log clients that hang up."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -119,7 +118,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(content)
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing of each question."""
+        """Do not log requests."""
 
 
 def _labels(labels: dict[str, str]) -> str:
@@ -128,7 +127,7 @@ def _labels(labels: dict[str, str]) -> str:
 
 
 def _escape(text: str) -> str:
-    plain = text.encode("utf-8", "replace").decode()  # a lone surrogate, which JSON may hold, is no text
+    plain = text.encode("utf-8", "replace").decode()  # JSON may hold a lone surrogate, which cannot be encoded
     return plain.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
 
 

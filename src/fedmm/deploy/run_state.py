@@ -1,4 +1,4 @@
-"""What a run's server leaves in its folder while it is at work: its lock, and status.json for those who watch."""
+"""Files that a run's server keeps in its folder while it runs: its lock, and status.json for observers."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _LOCK = "server.lock"
 
 @contextmanager
 def server_log(folder: Path) -> Iterator[Say]:
-    """What a run's server says, with the time, to its log and its own process's; an error is its last line."""
+    """Log a run's server, with the time, to its file and to standard error; an error is its last line."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / LOG).open("a", encoding="utf-8") as log:
 
@@ -41,11 +41,11 @@ def server_log(folder: Path) -> Iterator[Say]:
 
 @contextmanager
 def run_lock(folder: Path) -> Iterator[None]:
-    """Be the one server of the run in this folder; refused while another one is.
+    """Lock the run in this folder for one server; raise FedmmError if another one has it.
 
-    A ServerApp may outlive its SuperLink, and must not go on beside its successor.
+    A ServerApp may outlive its SuperLink, and must not continue beside its successor.
     """
-    refusal = f"another server is already running the run in {folder}; `resume` ends it"
+    refusal = f"another server is already running the run in {folder}; `fedmm deploy resume` stops it"
     with hold_lock(folder / _LOCK, refusal, mode=0o644) as file:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -54,7 +54,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
 
 def server_pid(folder: Path) -> int | None:
-    """The process that is already running the run in this folder, if one is."""
+    """Return the process that is running the run in this folder; None if there is none."""
     import fcntl  # noqa: PLC0415 - not on every system
 
     try:
@@ -69,7 +69,7 @@ def server_pid(folder: Path) -> int | None:
 
 
 def end_server(folder: Path, seconds: float = 20.0) -> bool:
-    """End the server that is at work on a run, whose rounds are all on disk; whether there was one."""
+    """Stop the server of a run, whose rounds are all on disk; return whether there was one."""
     pid = server_pid(folder)
     if pid is None:
         return False
@@ -80,7 +80,7 @@ def end_server(folder: Path, seconds: float = 20.0) -> bool:
             if time.monotonic() > polite:
                 os.kill(pid, signal.SIGKILL)
             if time.monotonic() > deadline:
-                raise FedmmError(f"process {pid} is already running the run in {folder}, and cannot be ended")
+                raise FedmmError(f"process {pid} is already running the run in {folder}, and cannot be stopped")
             time.sleep(0.1)
     return True
 
@@ -89,7 +89,7 @@ STATUS, VERSION = "status.json", 1
 
 
 class ConnectedSites(Protocol):
-    """Where sites are; a roster is one. since: by site, when it came online. connected: who is."""
+    """Where sites are; a roster is one. since: when each came online. connected: the sites online."""
 
     names: Any
     since: dict[str, str]
@@ -97,9 +97,9 @@ class ConnectedSites(Protocol):
 
 
 class StatusFile:
-    """Writes ``status.json`` after every round, and when a site comes or goes.
+    """Writes ``status.json`` after every round, and when a site connects or disconnects.
 
-    A site's entry: online, since when, and of its last answer the round, the time and the seconds that it took.
+    A site's entry: whether and since when it is online, and the round, time and duration of its last answer.
     """
 
     def __init__(self, folder: Path, sites: ConnectedSites, rounds: int, round: int = 0) -> None:
@@ -111,7 +111,7 @@ class StatusFile:
         self.write()
 
     def after_round(self, round: int, timings: Mapping[str, Mapping[str, Any]]) -> None:
-        """A round is finished. timings: what those sites that answered say of their time."""
+        """Record a finished round. timings: what the sites that answered report of their time."""
         self._round = round
         for name, about in timings.items():
             handled, trained = (_seconds(about.get(key)) for key in ("handled", "trained"))
@@ -119,7 +119,7 @@ class StatusFile:
         self.write()
 
     def write(self) -> None:
-        """Write what is known now. A disk that takes nothing is no reason to end a run."""
+        """Write the current status. A disk that refuses it must not end the run."""
         sites = {
             name: {
                 "online": name in self._sites.connected,
@@ -134,6 +134,6 @@ class StatusFile:
 
 
 def _seconds(value: object) -> float:
-    """A site's own word for it."""
+    """Convert a duration reported by a site, which may be anything."""
     known = isinstance(value, int | float) and math.isfinite(value)
     return min(max(float(value), 0.0), 1e9) if known else 0.0  # type: ignore[arg-type]

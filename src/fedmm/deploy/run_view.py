@@ -1,6 +1,6 @@
-"""How a run stands, from the files of its folder alone: while it goes on, after it, and before its first round.
+"""A run's state from the files of its folder alone: during it, after it, and before its first round.
 
-Sites have a hand in these files (names, reasons, numbers), so what is read of them is checked and cut short.
+Sites influence these files (names, reasons, numbers), so what is read is checked and truncated.
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ _BOOKKEEPING = {
 }  # fmt: skip
 _MOST_SITES, _MOST_METRICS, _MOST_BYTES, _LAST_ROWS, _LAST_REFUSALS, _LAST_LINES = 1000, 50, 1 << 24, 8, 5, 3
 _LONGEST = 80
-"""Letters that are shown of a name or a word."""
+"""Characters shown of a name or a word."""
 
 Row = dict[str, float | None]
 
 
 class SiteView(NamedTuple):
-    """A site. online: None if nobody has said. round, answered, seconds: of its last answer. refused: how often."""
+    """A site. online: None if unknown. round, answered, seconds: of its last answer. refused: how often."""
 
     name: str
     online: bool | None
@@ -53,7 +53,7 @@ class RefusalView(NamedTuple):
 
 @dataclass(frozen=True)
 class RunView:
-    """A run. state: in words. over: whether nothing more will come of it by itself. metrics: the newest of each."""
+    """A run. state: in words. over: whether it will not continue by itself. metrics: the newest value of each."""
 
     name: str
     state: str
@@ -76,7 +76,7 @@ class RunView:
 
 
 class RunReader:
-    """Reads a run's folder again and again, and of its long files only what is new."""
+    """Reads a run's folder repeatedly, and of its long files only what is new."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -86,7 +86,7 @@ class RunReader:
         self._clear_refusals()
 
     def read(self) -> RunView:
-        """The run as it stands now."""
+        """Return the run as it stands now."""
         self._read_rounds()
         self._read_refusals()
         status = _table(self.folder / "status.json")
@@ -186,7 +186,7 @@ class RunReader:
 
 
 def newest_run(federation: Federation) -> str | None:
-    """The run that was submitted last."""
+    """Return the run that was submitted last; None if there is none."""
 
     def submitted(folder: Path) -> float:
         with suppress(OSError):
@@ -198,7 +198,7 @@ def newest_run(federation: Federation) -> str | None:
 
 
 def require_run(federation: Federation, name: str) -> Path:
-    """The folder of a run that there is."""
+    """Return the folder of a run; raise FedmmError if it does not exist."""
     folder = federation.run(name)
     if not folder.is_dir():
         raise federation.no_run(name)
@@ -206,14 +206,14 @@ def require_run(federation: Federation, name: str) -> Path:
 
 
 class _GrowingFile:
-    """A file of JSON lines that grows; a run that goes on may write it anew."""
+    """A growing file of JSON lines, which a resumed run may rewrite."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._place = self._file = 0
 
     def new(self) -> tuple[bool, list[dict[str, Any]]]:
-        """Whether the file begins anew, and the whole lines that have come since the last time."""
+        """Return whether the file was rewritten, and the complete lines added since the last call."""
         try:
             with self._path.open("rb") as file:
                 about = os.fstat(file.fileno())
@@ -246,7 +246,7 @@ def _table(path: Path) -> dict[str, Any]:
 
 
 def _read_tuning_summary(folder: Path) -> dict[str, Any]:
-    """The summary of a tuning that is over."""
+    """Return the summary of a finished tuning."""
     summary = _table(folder / TUNING / "summary.json")
     return {} if summary.get("status") == "running" else summary
 
@@ -262,7 +262,7 @@ def _tail(path: Path) -> list[str]:
 
 
 def _number(value: object) -> float | None:
-    """A finite number, or None."""
+    """Return the value if it is a finite number, otherwise None."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return None
     with suppress(OverflowError):
@@ -271,9 +271,9 @@ def _number(value: object) -> float | None:
 
 
 def _at_work(folder: Path) -> bool:
-    """Whether the run's server is a process of this machine.
+    """Return whether the run's server is a process on this machine.
 
-    Its lock is not tried, as :func:`fedmm.deploy.run_state.server_pid` does: that could keep a server from starting.
+    Unlike :func:`fedmm.deploy.run_state.server_pid` it does not try the lock, which could keep a server from starting.
     """
     try:
         pid = int((folder / "server.lock").read_text(encoding="ascii"))
@@ -283,7 +283,7 @@ def _at_work(folder: Path) -> bool:
 
 
 def _state(at_work: bool, summary: Mapping[str, Any], log: list[str], *, began: bool) -> tuple[str, bool]:
-    """How a run stands in words, and whether it is over."""
+    """Describe a run's state in words; also return whether it is over."""
     if at_work:
         return ("running" if began else "waiting for its sites"), False
     if summary:

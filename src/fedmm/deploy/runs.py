@@ -1,4 +1,4 @@
-"""The runs of a federation: handed to its SuperLink, followed, stopped and resumed."""
+"""The runs of a federation: submit them to its SuperLink, follow, stop and resume them."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fedmm.deploy.run_state import end_server
 from fedmm.sites.credentials.files import require_private_keys
 
 SERVICE = "fedmm-superlink"
-"""The unit in ``deploy/systemd``."""
+"""The systemd unit in ``deploy/systemd``."""
 SUBMITTED, RUN_CONFIG = "submitted.toml", "run-config.toml"
 _FINISHED = "finished"
 
 
 def submit(request: RunRequest, say: Say) -> int:
-    """Hand a run to the SuperLink; Flower's number for it."""
+    """Submit a run to the SuperLink; return Flower's number for it."""
     federation, folder = Federation(request.federation), request.folder
     settings = read_settings(federation)
     require(answers(settings), f"no SuperLink answers at {settings.address}; {_how_to_start(federation)}")
     require_private_keys(federation.certificates, federation.keys)
-    write_app(federation)  # the folder may have been made by an older version, whose runs had fewer keys
+    write_app(federation)  # an older version, whose runs had fewer keys, may have made the folder
     write_text(folder / SUBMITTED, request.experiment)
     file = folder / RUN_CONFIG
     write_text(file, write_toml(request.run_config()))
@@ -42,8 +42,9 @@ def submit(request: RunRequest, say: Say) -> int:
 
 
 def resume(federation: Federation, name: str, *, patience: float, say: Say) -> int:
-    """Go on with a run as a new one of Flower's: a server that is still at work on it is ended, a SuperLink that is
-    dead is started again. Flower's number for it.
+    """Resume a run as a new one of Flower's, and return its number.
+
+    Stop a server that is still running it first; restart a SuperLink that was started here and has died.
     """
     folder = federation.run(name)
     try:
@@ -52,14 +53,14 @@ def resume(federation: Federation, name: str, *, patience: float, say: Say) -> i
         raise federation.no_run(name) from None
     if end_server(folder):
         say("the server of the run was stopped")
-    if not alive(federation).get(SUPERLINK, True):  # one that was started here
+    if not alive(federation).get(SUPERLINK, True):  # it was started here and has died
         start_superlink(federation, say)
     least, tuning = _read_start(folder)
     return submit(RunRequest(federation.folder, name, text, True, patience, patience, least, tuning), say)
 
 
 def _read_start(folder: Path) -> tuple[int, str]:
-    """With how many sites a run was to begin, and the tuning that it is."""
+    """Return how many sites a run was to start with, and its tuning, if any."""
     try:
         config = parse_toml((folder / RUN_CONFIG).read_bytes(), RUN_CONFIG)
         return int(config.get("min-sites", 0)), str(config.get("tuning", ""))
@@ -68,7 +69,7 @@ def _read_start(folder: Path) -> tuple[int, str]:
 
 
 def follow(federation: Federation, name: str, number: int, on_line: Say, pause: float = 1.0) -> str:
-    """Tell what the server says until the run is over; how it ended, in Flower's words."""
+    """Report the server's log until the run is over; return how it ended, in Flower's words."""
     log = federation.run(name) / "server.log"
     place = log.stat().st_size if log.exists() else 0
     looked = time.monotonic()
@@ -87,14 +88,14 @@ def follow(federation: Federation, name: str, number: int, on_line: Say, pause: 
 
 
 def run_status(federation: Federation, number: int) -> str:
-    """What Flower says of a run, such as ``running`` or ``finished:completed``."""
+    """Return Flower's status of a run, such as ``running`` or ``finished:completed``."""
     answer = flwr(federation, "list", CONNECTION, "--run-id", str(number))
     runs = answer.get("runs") or [{}]
     return str(runs[0].get("status", "unknown"))
 
 
 def stop_run(federation: Federation, number: int) -> None:
-    """End a run; what it has finished stays on disk."""
+    """Stop a run; the rounds it has finished stay on disk."""
     with suppress(FedmmError):
         flwr(federation, "stop", str(number), CONNECTION)
 
@@ -107,7 +108,7 @@ def _explain_death(federation: Federation, name: str) -> str:
 
 
 def _was_started_here(federation: Federation) -> bool:
-    """Whether the federation's SuperLink was started by `up`, and not by a service or by hand."""
+    """Return whether `up` started the federation's SuperLink, rather than a service or a person."""
     return SUPERLINK in alive(federation)
 
 

@@ -1,1 +1,1 @@
-"""Where a round runs: ``in_process`` is the readable reference."""
+"""Engines, which run the rounds; ``in_process`` is the readable reference."""

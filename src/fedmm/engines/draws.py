@@ -1,4 +1,4 @@
-"""Who takes part in a round, with what weight, and what they report: one number for each client."""
+"""Drawing a round's clients and their weights, and collecting the numbers they report."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedmm.engines.messages import NEVER, Update
 
 
 def require_per_client(algorithm: Algorithm, clients: int, start: Tensor) -> State:
-    """The server's numbers of its clients at the start; refuses those that a state could not hold."""
+    """Return the server's initial per-client numbers; refuse a wrong shape, dtype or a name used twice."""
     own = algorithm.init_per_client(clients, start)
     for name, numbers in own.items():
         require(
@@ -33,9 +33,9 @@ def require_per_client(algorithm: Algorithm, clients: int, start: Tensor) -> Sta
 def draw_clients(
     algorithm: Algorithm, names: Sequence[str], share: float, seed: int, state: FederatedState
 ) -> dict[str, float | None]:
-    """Who takes part in the next round, in order of the names, and what the field of each is multiplied with.
+    """Return the next round's clients in order of name, with the factor on each one's field (None for no factor).
 
-    In the second round of a pair, those take part who were counted in the first. share: of the clients.
+    In the second round of a pair, only clients counted in the first take part. share: fraction of clients to draw.
     """
     t = state.round
     importance = algorithm.importance(algorithms_part(state.server))
@@ -60,7 +60,7 @@ def draw_clients(
 def collect_reports(
     algorithm: Algorithm, names: Sequence[str], accepted: Mapping[str, Update], layout: Layout
 ) -> tuple[State, Tensor]:
-    """What was reported by name, ``[clients]``, and who was counted, bool ``[clients]``."""
+    """Return the reported numbers by name (0 if not counted) and who was counted (bool), ``[clients]`` each."""
     numbers = {
         report: [accepted[name].scalars[report] if name in accepted else 0.0 for name in names]
         for report in algorithm.reports

@@ -1,4 +1,4 @@
-"""The readable reference: clients one after the other, in this process."""
+"""The readable reference engine: runs the clients one after another in this process."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _USUAL = Terms()
 
 
 class InProcess:
-    """Runs a federation's rounds client by client. Clients are visited, and sums are taken, in order of their names.
+    """Engine that runs each round client by client; clients are visited, and sums taken, in order of client name.
 
-    A client's new state counts when its update does: one that is left out of a round stays as it was.
+    A client's new state is kept only if its update is counted; a client left out of a round keeps its old state.
 
-    problem: the clients' functions and where to start. rounds: how many there will be, for schedules.
+    problem: the clients' functions and the starting point. rounds: the total number of rounds, for schedules.
     terms: the conditions under which clients take part.
     """
 
@@ -35,11 +35,11 @@ class InProcess:
         self.workers = workers(self.server)
 
     def start(self) -> FederatedState:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return self.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
-        """One round: the state after it, and what is known of it. ``state`` is left as it is."""
+        """Run one round; return the new state and the round's record. ``state`` is not modified."""
         began = time.perf_counter()
         invitations = self.server.invitations(state)
         kept: dict[str, Kept] = {}
@@ -61,7 +61,7 @@ class InProcess:
 
 
 def workers(server: Server) -> dict[str, Worker]:
-    """A worker for each client of a problem, in order of their names."""
+    """Return a worker for each client of the server's problem, in order of client name."""
     problem = server.problem
     local_workers = {
         client.name: Worker(

@@ -1,4 +1,4 @@
-"""What a server accepts in a round, and why it refuses the rest, for example what is far longer than usual."""
+"""Checks on the updates of a round: which ones a server accepts, and why it refuses the others."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ from fedmm.engines.messages import Invitation, Update
 
 
 class Reports(NamedTuple):
-    """The numbers that every update has to hold. unsent: the vectors that do not travel, where those come alone.
+    """The numbers that every update must report.
 
-    dtype: of the vectors.
+    unsent: the vectors that are not sent, in a round whose updates hold only numbers. dtype: of the vectors.
     """
 
     names: tuple[str, ...] = ()
@@ -33,17 +33,18 @@ class Reports(NamedTuple):
 
 
 def too_large(dtype: torch.dtype) -> float:
-    """The size from which on a number that a client reports is refused: its square would not be finite."""
+    """Return the magnitude from which a reported number is refused, because its square would overflow."""
     return math.sqrt(torch.finfo(dtype).max)
 
 
 class Inbox:
-    """The updates of one round: put in as they arrive, each counted once or refused by name and reason.
+    """Collects the updates of one round as they arrive; each is accepted once, or refused with a reason.
 
-    invitations: those of the round by client. like, statistics: an upload as it travels, and running statistics where
-    they do, of the names, shapes and dtypes that are right. groups: by client, for the bound on unusual norms.
-    usual: refuses what is far longer than usual. norms: by client, the lengths of what is then accepted.
-    reports: the numbers that come with updates. Where they come alone, a client is taken to be where it was sent to.
+    invitations: the round's invitations by client. like, statistics: templates of an upload as sent and of running
+    statistics (empty if these are not sent), with the expected names, shapes and dtypes. groups: each client's group,
+    for ``max_update_ratio``. usual: the bound on unusually large norms. norms: by client, the norms of accepted
+    updates, set by ``close`` if ``usual`` is given. reports: the numbers that updates report; in a round of reports
+    alone, a client's point is taken to be the one it was sent.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class Inbox:
         terms: Terms,
         groups: Mapping[str, str],
         usual: UsualNorms | None = None,
-        reports: Reports = Reports(),  # noqa: B008 - it cannot change,
+        reports: Reports = Reports(),  # noqa: B008 - it is immutable
     ) -> None:
         self._invitations = invitations
         self._like = like
@@ -74,7 +75,7 @@ class Inbox:
         return self._terms.hides_updates
 
     def put(self, update: Update) -> None:
-        """Accept or refuse an update. One that is not finite ends the run where the terms say so."""
+        """Accept or refuse an update; raise ``Diverged`` if it is not finite and the terms say to stop."""
         reason = self._addressed(update) or self._malformed(update)
         if not reason:
             sent = self._invitations[update.client].sent
@@ -97,7 +98,7 @@ class Inbox:
             self.accepted[update.client] = update
 
     def close(self) -> None:
-        """No more updates: refuse those whose norm is unusual among their group's, or among all."""
+        """End the round: refuse updates whose norm is unusually large in their group or among all clients."""
         self._compare_within_groups()
         if self._usual and not self._reports.unsent:
             norms = {client: self._all_norms(self.accepted[client]) for client in sorted(self.accepted)}
@@ -127,18 +128,18 @@ class Inbox:
                     del self.accepted[client]
 
     def sent_point(self, default: Tensor) -> Tensor:
-        """The point that the round's clients work from; the default if nobody was invited."""
+        """Return the point that the round's clients start from; the default if nobody was invited."""
         return next((invitation.sent["z"] for invitation in self._invitations.values()), default)
 
     def _addressed(self, update: Update) -> str:
-        """Why this is no answer to an invitation of this round; empty if it is one."""
+        """Return why this update does not answer an invitation of this round; empty if it does."""
         invitation = self._invitations.get(update.client)
         if invitation is None:
             return "it was not asked to take part"
         if update.round != invitation.round:
             return f"its update is for round {update.round + 1}, and this is round {invitation.round + 1}"
         if update.session != invitation.session:
-            return "its update answers what was sent before the server restarted"
+            return "its update answers an invitation from before the server restarted"
         if update.lost:
             return f"it has lost {_state(invitation.counted)}"
         if update.base != invitation.counted:
@@ -155,14 +156,14 @@ class Inbox:
         )
 
     def _unusable(self, update: Update) -> str:
-        """What is not finite; where bad updates are skipped, so is one too large for its norm to be finite."""
+        """Return which value is not finite or too large; an overflowing norm counts only if bad updates are skipped."""
         for name, tensor in {**update.vectors, **update.statistics}.items():
             if tensor.is_floating_point() and not bool(tensor.isfinite().all()):
                 return f"its {name!r} is not finite"
         for name, number in update.scalars.items():
             if not abs(number) < too_large(self._reports.dtype):
                 return (
-                    f"its {name!r} is {number:.4g}, which is too large a number"
+                    f"its {name!r} is {number:.4g}, which is too large"
                     if math.isfinite(number)
                     else (f"its {name!r} is not finite")
                 )
@@ -179,7 +180,7 @@ class Inbox:
 
 
 def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) -> str:
-    """Why tensors are not of the right names, shapes and dtypes; empty if they are."""
+    """Return how the tensors differ from the template in names, shapes or dtypes; empty if they match."""
     for name in sorted(like.keys() - given.keys()):
         return f"its update lacks the {what} {name!r}"
     for name in sorted(map(str, given.keys() - like.keys())):
@@ -196,7 +197,7 @@ def _unlike(given: Mapping[str, object], like: Mapping[str, Tensor], what: str) 
 
 
 def _find_misnamed(given: Mapping[str, float], names: tuple[str, ...]) -> str:
-    """Why numbers are not those that are to be reported; empty if they are."""
+    """Return which reported number is missing or unknown; empty if the names match."""
     for name in sorted(set(names) - given.keys()):
         return f"its update lacks the number {name!r}"
     for name in sorted(map(str, given.keys() - set(names))):
@@ -209,18 +210,19 @@ def _state(counted: int) -> str:
 
 
 TIMES = 10.0
-"""How many times as long as usual an update may be; chosen by benchmarks/norm_bound.py."""
+"""How many times the usual norm an update may have; chosen by benchmarks/norm_bound.py."""
 
 
 @dataclass(frozen=True)
 class UsualNorms:
-    """Refuses an update that is more than ``times`` as long as the median of the *other* clients' updates.
+    """Refuses an update whose norm exceeds ``times`` the median norm of the *other* clients' updates.
 
-    Its own length is never part of what it is compared with, so one client among two or three cannot raise its own
-    bound. known: by client, the lengths of its last update that was counted, which stand for those who send nothing in
-    this round. harmless: lengths that are never refused, so that a client that sends nearly nothing cannot have the
-    others refused. A client that is compared with nobody may send ``times`` as much as that. steps: by client, how many
-    local steps it takes in a round: who takes n times as many as another may go n times as far.
+    An update is never compared with itself, so one client among two or three cannot raise its own bound.
+
+    harmless: norms that are never refused, so that a client that sends almost nothing cannot have the others refused.
+        If there is no other client to compare with, the bound is ``times`` this norm.
+    known: by client, the norms of its last counted update, which stand in for clients that send nothing this round.
+    steps: by client, its local steps per round; one that takes n times as many as another may go n times as far.
     """
 
     harmless: Norms
@@ -229,7 +231,7 @@ class UsualNorms:
     steps: Mapping[str, int] = field(default_factory=dict)
 
     def refusals(self, norms: Mapping[str, Norms]) -> dict[str, str]:
-        """By client, why its update is left out of the round in which these arrived, in words that follow its name."""
+        """Return, by client, why its update is refused, worded to follow the client's name. norms: of this round."""
         compared = {**self.known, **norms}
         found = {}
         for client, own in norms.items():
@@ -242,7 +244,7 @@ class UsualNorms:
         return found
 
     def others(self, client: str, part: str, compared: Mapping[str, Norms]) -> list[float]:
-        """The lengths of the other clients' parts in order, as if they took no fewer local steps than this client."""
+        """Return the other clients' norms of a part, sorted; those of clients with fewer local steps are scaled up."""
         return sorted(
             norms[part] * max(1.0, self.steps.get(client, 1) / self.steps.get(other, 1))
             for other, norms in compared.items()
@@ -251,18 +253,18 @@ class UsualNorms:
 
     def _told(self, others: list[float]) -> str:
         if not others:
-            return f"{self.times:g} times the first model's own; {_ADVICE}"
-        usual = f"{self.times:g} times what is usual among the other clients ({others[len(others) // 2]:.4g})"
-        return f"the larger of {usual} and the first model's own; {_ADVICE}"
+            return f"{self.times:g} times the norm of the initial model; {_ADVICE}"
+        usual = f"{self.times:g} times the other clients' median ({others[len(others) // 2]:.4g})"
+        return f"the larger of {usual} and the norm of the initial model; {_ADVICE}"
 
     def limit(self, part: str, others: list[float]) -> float:
-        """How long a part of an update may be. others: the lengths of the other clients', in order."""
+        """Return the largest norm that a part of an update may have. others: the other clients' norms, sorted."""
         harmless = self.harmless.get(part, 0.0)
         return max(harmless, self.times * others[len(others) // 2]) if others else self.times * harmless
 
 
 def update_norms(vectors: State, statistics: Statistics, sent: State, shared: Statistics) -> Norms:
-    """The lengths of what a client sends. sent, shared: the point and the running statistics that it was sent."""
+    """Return the norms of what a client sends, relative to the point and statistics (``shared``) it was sent."""
     norms = {name: _norm(vector - sent["z"] if name == "z" else vector) for name, vector in vectors.items()}
     changes = [own.double() - shared[name].double() for name, own in statistics.items() if own.is_floating_point()]
     if changes:
@@ -271,12 +273,12 @@ def update_norms(vectors: State, statistics: Statistics, sent: State, shared: St
 
 
 def harmless_norms(algorithm: Algorithm, layout: Layout, start: Tensor, statistics: Statistics, steps: int) -> Norms:
-    """What a client sends that goes as far in a round as the first model is long; statistics as long as the first."""
+    """Return the norms of an update as long as the initial model; running statistics change by their initial norm."""
     c = Coefficients(algorithm.coefficients(layout, 0, 1), steps=layout.scalar(steps))
     sent = algorithm.broadcast(algorithm.init_server(start))
     own = algorithm.begin(start, sent, algorithm.init_client(start), c)
     if not algorithm.plain:
-        along = -start / (steps * layout.join(algorithm.lr_min, algorithm.lr_max))  # leads there in so many steps
+        along = -start / (steps * layout.join(algorithm.lr_min, algorithm.lr_max))  # moves by start in these steps
         _, own = algorithm.step(start, sent, own, along, along, c)
     upload, _ = algorithm.finish(2 * start, sent, own, c)
     began = {name: torch.zeros_like(each) for name, each in statistics.items()}

@@ -1,4 +1,4 @@
-"""What a site has masked and opened, on its disk before anything is sent: no mask hides two updates."""
+"""A site's record of masked updates and opened sums, on disk before anything is sent, so that no mask is reused."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmm.core.errors import FedmmError, require
 
 @dataclass(frozen=True)
 class Uploaded:
-    """A masked update. label: of its round. digest: of what it hides. own, shared: the seeds of its masks."""
+    """A masked update. label: of its round. digest: of the update it hides. own, shared: the seeds of its masks."""
 
     run: str
     session: int
@@ -25,11 +25,11 @@ class Uploaded:
 
 
 class MaskLedger:
-    """A site's masked updates and opened sums, of all runs. path: a file that only grows; None to keep it in memory.
+    """A site's masked updates and opened sums, of all runs. path: an append-only file; None to keep it in memory.
 
-    Two sums that differ in who is part of them would tell the difference: an update. So a site masks one update for a
-    round of a session, and helps to open the sum of the same sites alone, however often a round is asked for, and in
-    whichever run the same update is part of one again.
+    The difference of two sums over different sites would reveal an update. So a site masks only one update per round
+    of a session, and helps to open a round's sum, or any sum with the same update, only for one set of sites, however
+    often it is asked and in whichever run.
     """
 
     def __init__(self, path: Path | None = None) -> None:
@@ -40,22 +40,23 @@ class MaskLedger:
             self._read(path)
 
     def own_seed(self, run: str, session: int, round: int, label: bytes, digest: str) -> bytes | None:
-        """The seed of the mask of an update that is sent again; None for a first one. Another update is refused."""
+        """Return the mask seed if this update was sent before, else None; refuse another update or other sites."""
         before = self._sent.get((run, session, round))
         if before is None:
             return None
         require(
             (before.label, before.digest) == (label, digest),
-            f"it has masked another update for round {round + 1}, or for other sites, and does not mask a second one",
+            f"it has already masked a different update for round {round + 1}, or for other sites, and will not mask a "
+            "second one",
         )
         return before.own
 
     def sent(self, run: str, session: int, round: int) -> Uploaded | None:
-        """The masked update of a round."""
+        """Return the masked update of a round; None if there is none."""
         return self._sent.get((run, session, round))
 
     def uploads(self, each: Uploaded) -> None:
-        """Note an update before it is sent."""
+        """Record an update before it is sent."""
         shared = {name: seed.hex() for name, seed in each.shared.items()}
         self._note(
             {
@@ -71,13 +72,13 @@ class MaskLedger:
         self._sent[each.run, each.session, each.round] = each
 
     def opens(self, upload: Uploaded, survivors: list[str]) -> None:
-        """Note a sum before it is opened; one of the same round or update, and of other sites, is refused."""
+        """Record a sum before it is opened; refuse one of the same round or update over different sites."""
         sums: tuple[tuple[str, int] | str, ...] = ((upload.run, upload.round), upload.digest)
         for before in (self._opened.get(key) for key in sums):
             require(
                 before in (None, survivors),
-                f"it has helped to open a sum of round {upload.round + 1} already, of other sites; two would reveal "
-                "an update",
+                f"it has already helped open a sum over other sites in round {upload.round + 1}; a second one would "
+                "reveal an update",
             )
         if any(key not in self._opened for key in sums):
             self._note({"opened": [upload.run, upload.round, upload.digest], "survivors": survivors})
@@ -94,12 +95,14 @@ class MaskLedger:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as problem:
-            raise FedmmError(f"the masks of a round cannot be noted in {self._path}: {problem.strerror}") from problem
+            raise FedmmError(
+                f"the masks of a round cannot be recorded in {self._path}: {problem.strerror}"
+            ) from problem
 
     def _read(self, path: Path) -> None:
         content = path.read_bytes()
         whole = content.rfind(b"\n") + 1
-        if whole < len(content):  # a crash while it was written: what it is of was not sent
+        if whole < len(content):  # a crash interrupted the last line, so nothing was sent for it
             os.truncate(path, whole)
         for text in content[:whole].splitlines():
             try:
@@ -120,6 +123,6 @@ class MaskLedger:
                     )
             except (ValueError, KeyError, TypeError) as problem:
                 raise FedmmError(
-                    f"{path} holds a line that is not a record of masks; without it this site cannot tell which masks "
-                    "it has used, so the run must start again under another name"
+                    f"{path} contains a line that is not a mask record, so this site cannot tell which masks it has "
+                    "used; start the run again under another name"
                 ) from problem

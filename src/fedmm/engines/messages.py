@@ -1,4 +1,4 @@
-"""What travels between a server and its clients in a round."""
+"""The messages that a server and its clients exchange in a round."""
 
 from __future__ import annotations
 
@@ -11,20 +11,20 @@ from fedmm.core.algorithm import State
 from fedmm.core.problem import Statistics
 
 NEVER = -1
-"""The round in which a client was last counted, before it was counted at all."""
+"""Stands for the round in which a client was last counted, if it has never been counted."""
 
 
 @dataclass(frozen=True)
 class Invitation:
-    """From the server to a client: work in this round.
+    """The server's message that asks a client to take part in a round.
 
-    round: t, from 0. sent: what the algorithm broadcasts, as the client will know it.
-    codes: what travels of that where it is coded (:mod:`fedmm.core.compression`), if the client knows the last point.
-    session: the server's, another one after each of its restarts: it may then send another point in the same round.
-    counted: the round in which the server last counted this client; it goes on from its state after that round.
-    statistics: running statistics, where the clients share them.
+    round: t, from 0. sent: what the algorithm broadcasts, as the client will decode it.
+    codes: the compressed form that is sent instead (:mod:`fedmm.core.compression`), if the client knows the last point.
+    session: changes with each restart of the server, which may then send a different point in the same round.
+    counted: the round in which the server last counted this client; it continues from its state after that round.
+    statistics: running statistics, if the clients share them.
     totals: the sums of the client's updates so far, for a client that lost its state.
-    importance: what the client's field is multiplied with in this round, where the server sets it.
+    importance: the factor on the client's field in this round, if the server sets one.
     """
 
     round: int
@@ -38,23 +38,23 @@ class Invitation:
 
     @property
     def travelling(self) -> State:
-        """The vectors that travel to the client; a worker takes these as well as ``sent``."""
+        """The vectors that are actually sent, coded or not; a worker accepts both forms."""
         return self.sent if self.codes is None else self.codes
 
     @property
     def size_in_bytes(self) -> int:
-        """Bytes that it takes to send."""
+        """Size of the message in bytes."""
         number = 0 if self.importance is None else self.sent["z"].element_size()
         return number + sum(map(size_in_bytes, (self.travelling, self.statistics, self.totals or {})))
 
 
 @dataclass(frozen=True)
 class Update:
-    """From a client to the server.
+    """A client's answer to an invitation.
 
-    round, session: those of the invitation it answers. base: the round whose state the client went on from.
-    vectors: the upload by name, in the form in which it travels; of an update that was accepted, ``[size]`` each.
-    lost: it has not the state it should go on from, and uploads nothing.
+    round, session: those of the invitation. base: the round after which the client's starting state was kept.
+    vectors: the upload by name, as sent (possibly coded); ``[size]`` each once the update is accepted.
+    lost: the client no longer has the state it should continue from, and uploads nothing.
     scalars: the numbers that the algorithm has its clients report.
     """
 
@@ -70,5 +70,5 @@ class Update:
 
 
 def size_in_bytes(vectors: Mapping[str, Tensor]) -> int:
-    """Bytes that named tensors take to send."""
+    """Return the total size of named tensors in bytes."""
     return sum(vector.numel() * vector.element_size() for vector in vectors.values())

@@ -1,4 +1,4 @@
-"""The server's part of a round: whom it invites, what it accepts, and what it makes of that."""
+"""The server's part of a round: whom it invites, which updates it accepts, and how it aggregates them."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ from fedmm.engines.messages import NEVER, Invitation, Update, size_in_bytes
 from fedmm.engines.worker import Kept
 
 OpenSum = Callable[[Mapping[str, Update]], Mapping[str, Opening]]
-"""Asks those who sent these updates to help to open their sum."""
+"""Asks the senders of these updates to help open their sum."""
 
 
 class Server:
-    """Knows the clients by name and what they send, never what they hold. Sums are taken in order of their names.
+    """The server, which knows the clients' names and what they send, never what they hold.
 
-    bounded: refuse updates that are far longer than usual (:class:`~fedmm.engines.inbox.UsualNorms`).
+    Sums are taken in order of client name. bounded: refuse updates of unusual norm (``UsualNorms``).
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Server:
         self.taking_part = head_count(max(problem.federation, len(names)), terms.participation)
 
     def start(self) -> FederatedState:
-        """The federation before its first round."""
+        """Return the federation's state before its first round."""
         return FederatedState(
             round=0,
             server=self.first(),
@@ -86,25 +86,25 @@ class Server:
         )
 
     def first(self) -> State:
-        """The server's state before the first round, with what it remembers of its broadcasts."""
+        """Return the server's state before the first round, with what it remembers of its broadcasts."""
         server = self.algorithm.init_server(self.problem.start)
         sent = self.algorithm.broadcast(server)
         return {**server, **self._per_client, **remember(self.terms.broadcasts, sent)}
 
     def first_own(self) -> State:
-        """A client's state before the first round."""
+        """Return a client's state before the first round."""
         algorithm, terms = self.algorithm, self.terms
         sent = algorithm.broadcast(algorithm.init_server(self.problem.start))
         return {**algorithm.init_client(self.problem.start), **first_memory(terms.uploads, terms.broadcasts, sent)}
 
     def broadcast(self, server: State) -> Broadcast:
-        """What the server sends in a state, as its clients will know it, and the codes of that."""
+        """Return what a server in this state sends, as its clients will decode it, and the corresponding codes."""
         shared = {name: each for name, each in algorithms_part(server).items() if name not in self._per_client}
         now = self.algorithm.broadcast(shared)
         return broadcast(self.terms.broadcasts, now, known_point(server))
 
     def totals(self) -> dict[str, State]:
-        """The sums of the clients' updates before the first round, where they are kept."""
+        """Return the sums of the clients' updates before the first round; empty if they are not kept."""
         if not self.terms.keeps_totals(self.algorithm):
             return {}
         zero = {name: torch.zeros_like(self.upload[name]) for name in self.algorithm.accumulates}
@@ -113,9 +113,9 @@ class Server:
     def invitations(
         self, state: FederatedState, *, session: int = 0, restoring: Collection[str] = ()
     ) -> dict[str, Invitation]:
-        """Who takes part in the next round, and what each is sent.
+        """Return the invitations of the next round's clients by name.
 
-        session: another one after each restart, where answers may be late. restoring: who lost its state.
+        session: changes with each restart, to recognise late answers. restoring: the clients that lost their state.
         """
         sent, codes = self.broadcast(state.server)
         coded = self.terms.broadcasts != "exact"
@@ -137,15 +137,15 @@ class Server:
         }
 
     def _in_step(self, state: FederatedState, name: str) -> bool:
-        """Whether a client was counted in the last round, so that it knows what was sent then."""
+        """Return whether a client was counted in the last round, and so knows the last broadcast."""
         return state.round > 0 and state.counted.get(name, NEVER) == state.round - 1
 
     def inbox(
         self, invitations: Mapping[str, Invitation], norms: Mapping[str, Norms] | None = None, *, masked: bool = False
     ) -> Inbox:
-        """An empty inbox for a round. norms: by client, the lengths of what it last sent that was counted.
+        """Return an empty inbox for a round.
 
-        masked: for updates of which the sum alone is seen.
+        norms: by client, those of its last counted update. masked: expect masked updates, visible only as a sum.
         """
         statistics = self.problem.statistics if self.problem.share_statistics else {}
         like = build_masked_template(self.upload) if masked else travelling(self.terms.uploads, self.upload)
@@ -156,7 +156,7 @@ class Server:
         return Inbox(invitations, like, statistics, self.terms, self.problem.groups, usual, reports)
 
     def usual_norms(self, known: Mapping[str, Norms]) -> UsualNorms | None:
-        """The bound on the lengths of a round's updates, where there is one. known: as in :meth:`inbox`."""
+        """Return the bound on the norms of a round's updates, or None. known: as ``norms`` in :meth:`inbox`."""
         return None if self._harmless is None else UsualNorms(self._harmless, known, steps=self.steps)
 
     def settle_round(
@@ -171,13 +171,13 @@ class Server:
         refused: Sequence[Refusal] = (),
         open_sum: OpenSum | None = None,
     ) -> tuple[FederatedState, RoundRecord]:
-        """The state after a round and its record, from what arrived: the one way in which a round ends.
+        """End a round: return the state after it and its record, given the updates that arrive.
 
-        updates: judged one after the other as they come. began: when the round did, by ``time.perf_counter``.
-        kept: a client's own state after the round, where this process has it; it is taken where its update counts.
-        dual_norms: ||dual_i|| by client from the names of those who count; by default those of the states.
-        refused: what could not even be read as an update.
-        open_sum: if updates are masked. Each is then taken for their mean, which is all that the server needs.
+        updates: judged one by one as they arrive. began: when the round began, by ``time.perf_counter``.
+        kept: returns a client's own state after the round, if this process has it; used if its update is counted.
+        dual_norms: returns ||dual_i|| by client for the clients that are counted; by default from the states.
+        refused: messages that could not even be read as updates.
+        open_sum: opens the sum, if updates are masked; every update is then replaced by their mean, which suffices.
         """
         t, bytes_up = state.round, 0
         inbox = self.inbox(invitations, state.norms, masked=open_sum is not None)
@@ -215,7 +215,7 @@ class Server:
         inbox.accepted = {name: replace(update, vectors=mean) for name, update in inbox.accepted.items()}
 
     def _aggregate(self, state: FederatedState, accepted: Mapping[str, Update]) -> FederatedState:
-        """The server's part of the state after these updates are counted; without any it stays as it is."""
+        """Return the state with the server's part updated from these updates; without any, its point does not move."""
         sent, _ = self.broadcast(state.server)
         memory = remember(self.terms.broadcasts, sent)
         if not accepted:
@@ -253,7 +253,7 @@ class Server:
         return replace(state, server={**server, **memory}, statistics=statistics, totals=totals)
 
     def _added(self, totals: Mapping[str, State], names: list[str], updates: State) -> dict[str, State]:
-        """The sums with these clients' updates added to their own."""
+        """Return the clients' sums with these clients' updates added."""
         own = {
             who: {name: sum_ + updates[name][place] for name, sum_ in totals[who].items()}
             for place, who in enumerate(names)
@@ -284,7 +284,7 @@ def _record(
     points = torch.stack([inbox.accepted[name].vectors["z"] for name in sorted(inbox.accepted)] or [z_0])
     drifts = (points - z_0).norm(dim=-1)
     by_client = {
-        "drift": dict(zip(sorted(inbox.accepted), drifts.tolist(), strict=False)),  # a 0 of nobody, without updates
+        "drift": dict(zip(sorted(inbox.accepted), drifts.tolist(), strict=False)),  # without updates: a 0 of no client
         "dual_norm": dict(duals),
     }
     return RoundRecord(
@@ -303,13 +303,13 @@ def _record(
 
 
 def norms_of_duals(clients: Mapping[str, State]) -> dict[str, float]:
-    """||dual_i|| by name, of those clients that have one."""
+    """Return ||dual_i|| by name for the clients that have a dual."""
     duals = {name: client["dual"].norm() for name, client in clients.items() if "dual" in client}
     return dict(zip(duals, torch.stack(list(duals.values())).tolist(), strict=True)) if duals else {}
 
 
 def _mean_metrics(accepted: Mapping[str, Update]) -> dict[str, float]:
-    """Means over the clients that report them."""
+    """Return the mean of each metric over the clients that report it."""
     metrics: dict[str, list[float]] = defaultdict(list)
     for name in sorted(accepted):
         for metric, value in accepted[name].metrics.items():

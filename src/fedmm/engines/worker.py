@@ -1,4 +1,4 @@
-"""A client's part of a round, and the states that it keeps until it knows which one the server counted."""
+"""A client's part of a round, and the states it keeps until it knows which update the server counted."""
 
 from __future__ import annotations
 
@@ -29,22 +29,22 @@ from fedmm.engines.messages import Invitation, Update
 
 
 class Kept(NamedTuple):
-    """What a client keeps after a round: the algorithm's state, and its running statistics."""
+    """What a client keeps after a round: its algorithm state and its running statistics."""
 
     own: State
     statistics: Statistics
 
 
 class ClientMemory:
-    """The states after a client's last rounds, by round.
+    """A client's states after its most recent rounds, keyed by round.
 
-    A client cannot know whether its upload was counted: it may be lost, late or refused. So it keeps its new state
-    beside the old one, *before* it uploads, and goes on from whichever the server says was counted. Then what the
-    client adds up and what the server adds up stay equal whatever fails in between.
+    A client cannot know whether its upload was counted: it may be lost, late or refused. So *before* it uploads, it
+    stores its new state beside the old one, and later continues from the one that the server says it counted. The
+    client's and the server's running sums thus stay equal whatever fails in between.
 
-    depth: how many states are kept, at least 2. A server that goes back several rounds after a crash needs that many
-        more, or has to restore the client from the sums it keeps.
-    held: states to begin with, for example from a file.
+    depth: how many states to keep, at least 2. If a server may go back several rounds after a crash, that many more
+        are needed; otherwise it must restore the client from the sums it keeps.
+    held: initial states, for example from a file.
     """
 
     def __init__(self, held: Mapping[int, Kept] | None = None, *, depth: int = 2) -> None:
@@ -54,24 +54,24 @@ class ClientMemory:
 
     @property
     def held(self) -> Mapping[int, Kept]:
-        """The states by round: what a client must store to survive a crash."""
+        """The states by round, which a client must store to survive a crash."""
         return self._held
 
     def state_for(self, counted: int) -> Kept | None:
-        """The state after the round in which the server last counted this client; None if it is lost.
+        """Return the state after the round in which the server last counted this client; None if it is lost.
 
-        What came of later rounds was not counted, and never will be.
+        Drop the states of later rounds: they were not counted, and never will be.
         """
         self._held = {round: kept for round, kept in self._held.items() if round <= counted}
         return self._held.get(counted)
 
     def remember(self, round: int, kept: Kept) -> None:
-        """Keep the state after a round, and of the older ones the newest."""
+        """Store the state after a round, and keep only the newest ``depth`` states."""
         newest = sorted({**self._held, round: kept}.items())[-self._depth :]
         self._held = dict(newest)
 
     def forget(self, round: int) -> None:
-        """Lose a state, as a client does that restarts from an older copy of its files."""
+        """Drop a state, as happens to a client that restarts from an older copy of its files."""
         self._held.pop(round, None)
 
 
@@ -80,9 +80,9 @@ _USUAL = Terms()
 
 @dataclass(frozen=True)
 class Worked:
-    """What a client has after its local steps: its upload as it travels, its new state, and its report.
+    """A client's results after its local steps: its upload as sent, its new state and its report.
 
-    Of a report with metrics, those are empty if updates carry noise: they would tell what the noise hides.
+    If updates carry noise, the report has no metrics, because they would reveal what the noise hides.
     scalars: the numbers that the algorithm has its clients report.
     """
 
@@ -93,11 +93,11 @@ class Worked:
 
     @property
     def kept(self) -> Kept:
-        """What the client keeps, once its update is counted."""
+        """What the client keeps if its update is counted."""
         return Kept(self.own, self.report.statistics)
 
     def answer(self, client: str, invitation: Invitation) -> Update:
-        """The update by which the client answers an invitation; running statistics travel where they came with it."""
+        """Return the update that answers an invitation; it has running statistics only if the invitation had them."""
         return Update(
             invitation.round,
             client,
@@ -121,9 +121,9 @@ def take_step(
     projection: Projection | None = None,
     importance: float | None = None,
 ) -> tuple[Tensor, State]:
-    """A client's next point and state, with the fields that the algorithm needs for them.
+    """Take one local step: return the client's next point and state.
 
-    importance: what those are multiplied with.
+    importance: a factor on the client's field; None for no factor.
     """
     held = projection or _anywhere
 
@@ -144,11 +144,11 @@ def _anywhere(z: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Worker:
-    """A client with all it needs to work: its problem, the algorithm, its number of local steps.
+    """Runs one client's rounds: holds its problem, the algorithm and its number of local steps.
 
-    terms: how its updates travel. clients: how many take part in a round.
-    noise: where the noise in its updates comes from; away from simulations, a secret of the client's own.
-    seed: the run's, from which numbers of local steps are drawn. projection: to where constraints allow.
+    terms: how updates are transmitted. clients: how many take part in a round.
+    noise: the source of the noise in its updates; outside simulations, it uses a secret of the client.
+    seed: the run's seed, from which numbers of local steps are drawn. projection: onto the constraints, if any.
     """
 
     client: ClientProblem
@@ -168,11 +168,11 @@ class Worker:
         return self.client.name
 
     def steps_in(self, t: int) -> int:
-        """The client's number of local steps in round t."""
+        """Return the client's number of local steps in round t."""
         return self.algorithm.steps_in(self.steps, self.seed, t)
 
     def coefficients(self, t: int) -> Coefficients:
-        """The hyperparameters of round t, with the client's number of steps."""
+        """Return the hyperparameters of round t, including the client's number of steps."""
         shared = self.algorithm.coefficients(self.layout, t, self.rounds)
         return Coefficients(shared, steps=self.layout.scalar(self.steps_in(t)))
 
@@ -185,10 +185,11 @@ class Worker:
         session: int = 0,
         importance: float | None = None,
     ) -> Worked:
-        """The local steps of round t, from what was sent, in the form in which it travelled, and the client's state.
+        """Run the local steps of round t.
 
-        session: the server's; the same round of another one is another question, to be answered with other noise.
-        importance: what the client's field is multiplied with, where the server sets it.
+        sent: the broadcast as it was received, possibly coded. own: the client's state.
+        session: the server's session; the same round in another session is a new query, which gets fresh noise.
+        importance: the factor on the client's field, if the server sets one.
         """
         c = self.coefficients(t)
         terms = self.terms
@@ -225,8 +226,9 @@ class Worker:
         self.terms.check_reports(self.algorithm)
         if not isinstance(local, ValuedRound):
             raise FedmmError(
-                f"{self.algorithm.name} needs the value of each client's function, and client {self.name!r} gives its "
-                "field alone; give its rounds a first_value, or use an algorithm without reports, such as fedmm"
+                f"{self.algorithm.name} needs the value of each client's function, but client {self.name!r} reports "
+                "only its field; implement first_value in its rounds, or use an algorithm without reports, such as "
+                "fedmm"
             )
         numbers = self.algorithm.report(local.first_value(), z, sent, own, c)
         return {name: float(numbers[name]) for name in self.algorithm.reports}

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.files import atomic_write
+from fedmm.core.files import atomic_write, require_replaceable
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import OTHER_SITES, Input, Labelled, ReadRows, RowStream
@@ -38,21 +38,21 @@ class Predicted(NamedTuple):
 
     names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 where the
     class is not known, -2 where the model does not know it; None if none is known. strange: labels that are no class
-    of the model. threshold: the log odds from which on the second of two classes is predicted; None for the likeliest.
+    of the model. log_odds_threshold: from which on the second of two classes is predicted; None for the likeliest.
     """
 
     names: tuple[str, ...]
     logarithms: Tensor
     y: Tensor | None
     strange: tuple[str, ...] = ()
-    threshold: float | None = None
+    log_odds_threshold: float | None = None
 
     @property
     def classes(self) -> Tensor:
         """The class that is predicted for each row, int64 ``[rows]``."""
-        if self.threshold is None:
+        if self.log_odds_threshold is None:
             return self.logarithms.argmax(dim=1)
-        return (self.logarithms[:, 1] - self.logarithms[:, 0] >= self.threshold).long()
+        return (self.logarithms[:, 1] - self.logarithms[:, 0] >= self.log_odds_threshold).long()
 
 
 def open_rows(run: FinishedRun, path: Path, *, skip_bad: bool = False) -> RowStream:
@@ -157,7 +157,7 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:
     """What the model says of rows that were read."""
     logits = calibrated_logits(run.predictor.logits(rows.x).cpu().double(), run.temperature, run.bias)
-    return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.threshold)
+    return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.log_odds_threshold)
 
 
 def calibrated_logits(logits: Tensor, temperature: float, bias: float) -> Tensor:
@@ -213,10 +213,14 @@ def require_apart(run: FinishedRun, out: Path, *read: str) -> None:
 
 
 def require_own_predictions(path: Path) -> None:
-    """Refuse to replace a file that holds anything but predictions."""
-    names = _headings(path) if path.is_file() and path.stat().st_size else column_names([])
-    own = names[:2] == column_names([]) and all(name.startswith("p_") for name in names[2:])
-    require(own, f"--out {path} is there and holds something else than predictions; name another file")
+    """Refuse a name that says no format, and to replace a file that holds anything but predictions."""
+    require_ending(path)
+    require_replaceable(path, "--out", "predictions", _holds_predictions)
+
+
+def _holds_predictions(path: Path) -> bool:
+    names = _headings(path)
+    return names[:2] == column_names([]) and all(name.startswith("p_") for name in names[2:])
 
 
 def _headings(path: Path) -> list[str]:
@@ -230,7 +234,7 @@ def _headings(path: Path) -> list[str]:
             return next(csv.reader(stream), [])
     except FedmmError:
         raise
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
+    except (gzip.BadGzipFile, EOFError, ValueError, csv.Error, zlib.error):
         return []
 
 

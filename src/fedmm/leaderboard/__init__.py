@@ -1,6 +1,5 @@
-"""All methods on the same problems: their options found by one budgeted search, and what each then sends and computes.
+"""The leaderboard: all methods on the same problems, tuned by one search budget, and what each sends and computes.
 
-``games``, ``auc`` and ``adaptations`` hold the problems, ``trials`` says what a run is, and ``play`` runs a game.
-``search`` chooses options, ``board`` runs what is missing of a results file (``results``), and ``tables`` and
-``draw`` show it.
+``games``, ``auc`` and ``adaptations`` define the problems, ``trials`` defines a run, and ``play`` runs a game.
+``search`` chooses options, ``board`` runs what a results file (``results``) lacks; ``tables`` and ``draw`` show it.
 """

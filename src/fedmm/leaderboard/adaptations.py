@@ -1,4 +1,4 @@
-"""The leaderboard's problems of domain adaptation: experiments, run as stacks."""
+"""The leaderboard's domain adaptation problems: experiments, run as stacks."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ _TARGETS = {"turned_digits": 0.7, "mnist_m": 0.6}
 
 @dataclass(frozen=True)
 class AdaptationProblem:
-    """An experiment with a source and a target client, whose target accuracy counts; on a GPU in tf32.
+    """An experiment with a source and a target client, scored by target accuracy; on a GPU in tf32.
 
-    The search goes by ``target_information`` on unlabelled target rows, more of which is better: the field of a network
-    that has stopped learning is short too. name: of a row of ``_TABLES``.
+    The search uses ``target_information`` on unlabelled target rows (higher is better), not the norm of the field,
+    which is also small for a network that has stopped learning. name: a key of ``_TABLES``.
     """
 
     stacked: ClassVar[bool] = True
@@ -78,7 +78,7 @@ class AdaptationProblem:
         return [_trace(*run) for run in self._train(trials, self.evaluate_every)]
 
     def experiment(self, trial: Trial, every: int) -> Experiment:
-        """The experiment of a trial, evaluated every so many rounds."""
+        """Return the experiment of a trial, evaluated every ``every`` rounds."""
         tables: Mapping[str, Any] = _TABLES[self.name]
         run = {
             **tables["run"], "rounds": trial.rounds, "seed": trial.seed, "device": self.device, "evaluate_every": every,

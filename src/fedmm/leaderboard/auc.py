@@ -1,4 +1,4 @@
-"""The area under the ROC curve as a min-max problem, on digits that are sorted by their labels among the clients."""
+"""The area under the ROC curve as a minimax problem, on digits that are dealt to clients in order of label."""
 
 from __future__ import annotations
 
@@ -20,21 +20,21 @@ from fedmm.leaderboard.trials import Goal
 _CLIENTS = 5
 _TEST_ROWS = 400
 _BATCHES = {"digits": 4, "mnist": 10}
-"""Of each client: of about 70 rows, and of 1,200."""
+"""Batches per client, of about 70 rows for digits and 1,200 for MNIST."""
 _DECAY = 1e-3
 _TITLES = {"digits": "AUC on label-sorted scikit-learn digits", "mnist": "AUC on label-sorted MNIST"}
 
 
 @dataclass(frozen=True)
 class LabelSortedAuc(Played):
-    """A linear score h(x) = w'x that ranks the digits 5 to 9 above 0 to 4, where clients hold two digits each.
+    """A linear score h(x) = w'x that should rank the digits 5 to 9 above 0 to 4; each client holds two digits.
 
-    The square surrogate of Ying et al. (2016), whose (w, a, b) is minimised and alpha maximised, on batches:
+    The loss is the square surrogate of Ying et al. (2016), minimised over (w, a, b), maximised over alpha, on batches:
 
         (1 - p) (h - a)^2 [y = 1] + p (h - b)^2 [y = -1] + 2 (1 + alpha) h (p [y = -1] - (1 - p) [y = 1])
         - p (1 - p) alpha^2 + 0.0005 ||w||^2,
 
-    with p the share of positives. Pixels are centred, and scaled so that their covariance has norm 1.
+    where p is the share of positives. Pixels are centred, and scaled so that their covariance has norm 1.
     """
 
     rates: ClassVar[tuple[float, float]] = (0.01, 1.0)
@@ -69,7 +69,7 @@ def _mnist() -> tuple[Tensor, ...]:
 
 
 def _rows(data: str, seed: int) -> tuple[Tensor, ...]:
-    """Rows and labels to train on, in an order of the seed, and to test on."""
+    """Return training rows and labels, in an order drawn from the seed, and test rows and labels."""
     if data == "digits":
         bunch = load_digits()
         x, y = torch.from_numpy(bunch.data / 16), torch.from_numpy(bunch.target)
@@ -102,11 +102,11 @@ def _auc(data: str, seed: int) -> Game:
 
 
 def auc_fields(x: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
-    """J and k of the fields J z + k at z = (w, a, b, alpha). x: ``[clients, batches, rows, features]``."""
+    """Return J and k of the fields J z + k at z = (w, a, b, alpha). x: ``[clients, batches, rows, features]``."""
     p = float(positive.double().mean())
     up = positive.to(x.dtype).unsqueeze(-1)
     weight = 2 * (1 - p) * up + 2 * p * (1 - up)
-    ahead = torch.cat([x, -up, up - 1], dim=-1)  # times (w, a, b): the score less a or b
+    ahead = torch.cat([x, -up, up - 1], dim=-1)  # times (w, a, b): the score minus a or b
     near = ahead.mT @ (weight * ahead) / x.shape[2]
     size = x.shape[-1]
     near[..., :size, :size] += _DECAY * torch.eye(size, dtype=x.dtype)
@@ -118,7 +118,7 @@ def auc_fields(x: Tensor, positive: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def area(score: Tensor, positive: Tensor) -> float:
-    """The share of pairs of a positive and a negative that the score ranks rightly; ties count half."""
+    """Return the share of pairs of a positive and a negative that the score ranks correctly; ties count half."""
     below, above = score[~positive].sort().values, score[positive]
     ranked = sum(torch.searchsorted(below, above, right=right).double().mean() for right in (False, True))
     return float(ranked / (2 * len(below)))

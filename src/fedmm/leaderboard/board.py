@@ -1,4 +1,4 @@
-"""The leaderboard's runs: what a results file holds already is not run again."""
+"""The leaderboard's runs; those in the results file already are not repeated."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedmm.training.progress import bars
 
 @dataclass(frozen=True)
 class Scale:
-    """How large a leaderboard is: candidates of each method, seeds that are shown, and rounds of the problems."""
+    """The size of a leaderboard: candidates per method, seeds of the reported runs, and rounds of the problems."""
 
     candidates: int
     seeds: int
@@ -36,7 +36,7 @@ SCALES = {"smoke": Scale(9, 2, 18, 18), "full": Scale(12, 5, 54, 300, 1000)}
 
 
 def list_problems(scale: str, kappa: float, heterogeneity: float, device: str = "cpu") -> dict[str, Problem]:
-    """The problems of a scale by name. device: of those that train networks."""
+    """Return the problems of a scale by name. device: for those that train networks."""
     size = SCALES[scale]
     found: list[Problem] = [
         QuadraticGame(size.game_rounds, kappa, heterogeneity),
@@ -52,9 +52,9 @@ def list_problems(scale: str, kappa: float, heterogeneity: float, device: str = 
 
 @dataclass(frozen=True)
 class Board:
-    """A leaderboard in the making: what every method has on every problem, and where the results go.
+    """Runs every method on every problem with the same budget, and writes the results.
 
-    scale: its name, which is part of every line. about: what the lines say of the machine and the command.
+    scale: its name, part of every line. about: what the lines record about the machine and the command.
     """
 
     scale: str
@@ -64,7 +64,7 @@ class Board:
     about: Mapping[str, Any]
 
     def run(self, problems: Sequence[Problem], methods: Sequence[str], *, progress: bool, say: Say) -> None:
-        """Search the options of every method on every problem, and run it with each seed."""
+        """Search for the options of every method on every problem, then run it with each seed."""
         make_folder(self.results)
         ready = [problem for problem in problems if _is_ready(problem, say)]
         with bars(progress, "note") as bar:
@@ -92,7 +92,7 @@ class Board:
                 append_line(self.results, run_line(identities[seed], problem, trace, seconds, self.about))
 
     def _search(self, problem: Problem, method: str, rounds: int) -> dict[str, Any]:
-        """The options that the search chooses, or chose before from the same candidates."""
+        """Return the options that the search chooses, or chose earlier from the same candidates."""
         tried = draw_candidates(problem, method, self.candidates, rounds)
         identity = identify("search", problem, method, scale=self.scale, candidates=_digest(tried), planned=rounds)
         known = find_line(read_lines(self.results), identity)
@@ -115,7 +115,7 @@ class Board:
 def _differs(problem: Problem, method: str, say: Say) -> bool:
     if isinstance(problem, AdaptationProblem) or not ALGORITHMS[method].restrains:
         return True
-    say(f"{method} is left out of {problem.name}, which has no features to restrain: there it is fedmm")
+    say(f"{method} is skipped on {problem.name}, which has no features to restrain: it would equal fedmm")
     return False
 
 

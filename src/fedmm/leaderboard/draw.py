@@ -1,4 +1,4 @@
-"""The leaderboard's page and picture, from its results file alone."""
+"""The leaderboard's page and figure, made from its results file alone."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from fedmm.reporting.style import AXIS, FAINT, INK, RULE, SMALL, Strip, compose,
 
 _OURS, _OTHERS = "#D55E00", "#0072B2"
 _ROW = 0.23
-"""Inches of a method."""
+"""Height of a method's row in inches."""
 
 
 def draw_board(results: Path, out: Path) -> list[Path]:
-    """Write ``leaderboard.png``, ``.svg`` and ``.md`` from a results file into a folder; the files written."""
+    """Write ``leaderboard.png``, ``.svg`` and ``.md`` from a results file into a folder; return their paths."""
     runs = read_results(results)
     found = standings(runs)
     page = out / "leaderboard.md"
@@ -75,7 +75,7 @@ def _facts(runs: Sequence[Result]) -> str:
 
 
 def _strip(title: str, own: Sequence[Standing]) -> Strip:
-    """Three axes with a line a method: bytes and gradients to the target, and the final value."""
+    """Return three axes with a row per method: bytes and gradients to the target, and the final value."""
     goal = own[0].goal
 
     def draw(part: SubFigure) -> None:
@@ -94,7 +94,7 @@ def _strip(title: str, own: Sequence[Standing]) -> Strip:
 def _draw_dots(
     axes: Axes, own: Sequence[Standing], values: Sequence[Sequence[float]], name: str, *, log: bool = False
 ) -> None:
-    """The median and the range of each method's values; what is infinite is drawn hollow at the right edge."""
+    """Draw the median and the range of each method's values; an infinite median is hollow, at the right edge."""
     quiet(axes)
     axes.grid(axis="x", color=RULE, linewidth=0.8)
     axes.set_xlabel(wrap_text(name, 2.6, SMALL), fontsize=SMALL, color=FAINT)

@@ -1,4 +1,4 @@
-"""The leaderboard's games, of which the saddle is known."""
+"""The leaderboard's games, whose saddles are known."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ _CLIENTS = 5
 
 
 def draw(*parts: int | str, shape: tuple[int, ...]) -> Tensor:
-    """Standard normal numbers in float64, a function of what they are for."""
+    """Draw standard normal numbers in float64, as a function of ``parts``, which name their purpose."""
     return normal(key("leaderboard", *parts), torch.arange(torch.Size(shape).numel())).reshape(shape)
 
 
 def with_all(of_batches: Tensor) -> Tensor:
-    """What is linear in the rows, ``[clients, batches, ...]``, with all rows as one more batch at the end."""
+    """Append to batch means ``[clients, batches, ...]`` their mean, as one more batch of all rows."""
     return torch.cat([of_batches, of_batches.mean(dim=1, keepdim=True)], dim=1)
 
 
 def affine_game(J: Tensor, k: Tensor, omega: int, measure: Callable[[Tensor], float] | None = None) -> Game:
-    """The game of clients with fields J_i z + k_i, from 0.
+    """Return the game of clients with fields J_i z + k_i, starting from 0.
 
     J: ``[clients, batches, size, size]``; k: ``[clients, batches, size]``; omega: the size of its part of z.
     measure: the metric, by default the distance to the saddle as a share of the start's.
@@ -49,7 +49,7 @@ def affine_game(J: Tensor, k: Tensor, omega: int, measure: Callable[[Tensor], fl
 
 
 def affine_saddle(J: Tensor, k: Tensor) -> Tensor:
-    """Where the mean of the fields J z + k is 0."""
+    """Return the point where the mean of the fields J z + k is 0."""
     saddle: Tensor = torch.linalg.solve(J.mean(dim=(0, 1)), -k.mean(dim=(0, 1)))
     return saddle
 
@@ -58,8 +58,8 @@ def affine_saddle(J: Tensor, k: Tensor) -> Tensor:
 class QuadraticGame(Played):
     """f_i = x'A_i x / 2 + x'B_i y - y'C_i y / 2 + a_i'x - c_i'y, with x and y in R^10.
 
-    The means of A_i and C_i have eigenvalues from 1 / kappa to 1, that of B_i singular values of 1/2. Clients differ
-    in all of them by h / (1 + h), which leaves each f_i convex in x and concave in y, and in a_i and c_i by h.
+    The means of A_i and C_i have eigenvalues from 1 / kappa to 1, that of B_i has singular values of 1/2. Clients
+    differ in all three by h / (1 + h), which keeps each f_i convex in x and concave in y, and in a_i and c_i by h.
     heterogeneity: h.
     """
 
@@ -92,7 +92,7 @@ def _quadratic(kappa: float, heterogeneity: float, seed: int, size: int = 10) ->
     spectrum = torch.logspace(-1, 0, size, base=kappa, dtype=torch.float64)
 
     def apart(name: str) -> Tensor:
-        """Symmetric matrices of the clients with norms of at most 1 and mean 0."""
+        """Return a symmetric matrix for each client, with norms of at most 1 and mean 0."""
         matrices = torch.stack([drawn(name, client) for client in range(_CLIENTS)])
         matrices = matrices + matrices.mT
         matrices = matrices - matrices.mean(dim=0)
@@ -118,10 +118,10 @@ def _quadratic(kappa: float, heterogeneity: float, seed: int, size: int = 10) ->
 
 @dataclass(frozen=True)
 class RobustLeastSquares(Played):
-    """f_i = ||A_i x - b_i - y||^2 / 2 - lambda ||y||^2 / 2: a fit x to the worst shift y of the targets.
+    """f_i = ||A_i x - b_i - y||^2 / 2 - lambda ||y||^2 / 2: fit x to the worst shift y of the targets.
 
-    x is in R^10 and y in R^20, one number a row. A_i are normal with features of scales from 1 to 0.2 that also differ
-    from client to client; b_i are A_i times coefficients of the client's own, with noise. lambda must be above 1.
+    x is in R^10 and y in R^20, one number per row. A_i is normal, with feature scales from 1 to 0.2 that also vary
+    between clients; b_i is A_i times coefficients specific to the client, plus noise. lambda must be above 1.
     """
 
     name: ClassVar[str] = "robust_least_squares"
@@ -163,9 +163,9 @@ class GaussianGan(Played):
     """A generator of a Gaussian in the plane, G(e) = m + R e, against a critic D(v) = l'v + v'Qv.
 
     f_i = mean D(v) over the client's points v - mean D(G(e)) over as many e - (||l||^2 + ||Q||^2) / 2, on batches;
-    omega is [m R] and psi is [l Q]. Each client's points are around a centre of its own. At the saddle psi is 0, and m
-    and RR' are the mean and the covariance of all points; the e of each client are shifted and scaled to have mean 0
-    and covariance I exactly. f_i is not convex in R.
+    omega is [m R] and psi is [l Q]. Each client's points surround a different centre. At the saddle psi is 0, and m
+    and RR' are the mean and the covariance of all points; each client's e are shifted and scaled to have exactly mean 0
+    and covariance I. f_i is not convex in R.
     """
 
     name: ClassVar[str] = "gaussian_gan"
@@ -212,7 +212,7 @@ def _gaussian_gan(seed: int, rows: int = 256, batches: int = 4) -> Game:
 
 
 def gan_rows(seed: int, rows: int) -> tuple[Tensor, Tensor]:
-    """The clients' points and noise, each ``[clients, rows, 2]``."""
+    """Return the clients' points and noise, each ``[clients, rows, 2]``."""
 
     def drawn(name: str, *shape: int) -> Tensor:
         return draw("gaussian_gan", seed, name, shape=shape)

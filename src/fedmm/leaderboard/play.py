@@ -1,4 +1,4 @@
-"""A game, and a run of a method on it by the in-process engine."""
+"""Games, and runs of methods on them by the in-process engine."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from fedmm.training.loop import RoundEvaluation, train
 from fedmm.training.solve import default_names
 
 ALL = -1
-"""The batch that is all of a client's rows."""
+"""The number of the batch that holds all of a client's rows."""
 _EXPLODED = 1e3
-"""A run whose mean field ends so many times as long as it began has diverged."""
+"""A run has diverged if its mean field ends at more than this many times its initial norm."""
 _JUDGED = 10
-"""The search goes by the last one in so many rounds."""
+"""The search judges a run by the last 1 / 10 of its rounds."""
 
 
 @dataclass(frozen=True)
 class Game:
     """min over omega, max over psi of the mean of the clients' f_i.
 
-    fields: of each client, its signed field (df_i/d omega, -df_i/d psi) as a function of z and the number of a batch.
-    start: (omega, psi). measure: the metric at a point z. batches: into how many a client's rows are cut.
+    fields: each client's signed field (df_i/d omega, -df_i/d psi) as a function of z and the number of a batch.
+    start: (omega, psi). measure: the metric at a point z. batches: how many batches each client has.
     """
 
     fields: Sequence[Callable[[Tensor, int], Tensor]]
@@ -45,22 +45,22 @@ class Game:
 
     @cached_property
     def layout(self) -> Layout:
-        """Where omega and psi lie in z."""
+        """The layout of omega and psi in z."""
         return Layout.of(*self.start)
 
     def mean_field(self, z: Tensor) -> Tensor:
-        """The mean of the clients' fields on all their rows: 0 at a saddle."""
+        """Return the mean of the clients' fields on all their rows, which is 0 at a saddle."""
         return torch.stack([field(z, ALL) for field in self.fields]).mean(dim=0)
 
     def clients(self, seed: int) -> list[GameClient]:
-        """The clients, whose batches come in an order of the seed."""
+        """Return the clients; the seed decides the order of their batches."""
         names = default_names(len(self.fields))
         return [GameClient(*parts, self.batches, seed) for parts in zip(names, self.fields, strict=True)]
 
 
 @dataclass(frozen=True)
 class GameClient:
-    """A client whose field is a formula. It goes over its batches again and again, in an order of each epoch."""
+    """A client whose field is a formula; it cycles through its batches, in a new order every epoch."""
 
     name: str
     field: Callable[[Tensor, int], Tensor]
@@ -72,7 +72,7 @@ class GameClient:
         return GameRound(self, first=t * steps)
 
     def batch(self, step: int) -> int:
-        """The number of the batch in a step, counted from the beginning of the run."""
+        """Return the number of the batch of a step, counted from the start of the run."""
         if self.batches == 1:
             return ALL
         epoch, place = divmod(step, self.batches)
@@ -100,7 +100,7 @@ class GameRound:
 
 
 def play(game: Game, trial: Trial, *, measured: bool) -> Trace:
-    """A run of a trial. measured: whether the metric is computed, after every round."""
+    """Run a trial on a game. measured: whether to compute the metric after every round."""
     start = game.layout.pack(*game.start)
     problem = FederatedProblem(game.layout, start, game.clients(trial.seed), seed=trial.seed)
     judged = trial.length - max(1, trial.length // _JUDGED)
@@ -127,16 +127,16 @@ def play(game: Game, trial: Trial, *, measured: bool) -> Trace:
 
 
 class Played(ABC):
-    """A problem that is a game; a subclass builds it."""
+    """Base of problems that are games; a subclass builds the game."""
 
     stacked: ClassVar[bool] = False
 
     @abstractmethod
     def build(self, seed: int) -> Game:
-        """The game of a seed, which decides its numbers as well."""
+        """Build the game of a seed, which decides its numbers too."""
 
     def require_ready(self) -> None:  # noqa: B027 - some games need data
-        """A game needs nothing."""
+        """Do nothing: most games need no data."""
 
     def search(self, trials: Sequence[Trial]) -> list[Trace]:
         return [play(self.build(trial.seed), trial, measured=False) for trial in trials]

@@ -1,4 +1,4 @@
-"""The leaderboard's results file: a JSON line for each search and each run, added when it ends."""
+"""The leaderboard's results file: a JSON line for each search and each run, appended when it ends."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ RESULTS = "results.jsonl"
 HINT = "`fedmm leaderboard` writes it as its runs end"
 _KINDS = ("search", "run")
 _POINTS = 40
-"""Of a run's metric over its rounds, at most so many are kept."""
+"""The most points of a run's metric over its rounds that are kept, beside the last."""
 
 
 @dataclass(frozen=True)
 class Result:
-    """A run that is shown.
+    """A reported run.
 
-    title: the problem. bytes_up, gradients, round: what it had spent when it reached the target; None where it did not.
-    final: the metric after the last round, None where it diverged. options: of the method, as the search chose them.
+    title: of the problem. bytes_up, gradients: what it had spent when it reached the target; None if it did not.
+    final: the metric after the last round, None if the run diverged. options: of the method, as chosen by the search.
     """
 
     title: str
@@ -47,7 +47,7 @@ class Result:
 
 
 def identify(kind: str, problem: Problem, method: str, **further: Any) -> dict[str, Any]:
-    """What a line is the result of."""
+    """Return what identifies a line: its kind, problem, method and further settings."""
     settings = {"name": problem.name, **asdict(problem)}  # type: ignore[call-overload]
     return {"kind": kind, "problem": settings, "method": method, **further}
 
@@ -55,7 +55,7 @@ def identify(kind: str, problem: Problem, method: str, **further: Any) -> dict[s
 def run_line(
     identity: Mapping[str, Any], problem: Problem, trace: Trace, seconds: float, about: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """A finished run as a line."""
+    """Return the line of a finished run."""
     measured = [number for number, value in enumerate(trace.values) if not math.isnan(value)]
     thin = measured[:: -(-len(measured) // _POINTS)] if measured else []
     shown = sorted({*thin, *measured[-1:]})
@@ -84,7 +84,7 @@ def _short(value: float) -> float | None:
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The lines of a results file; no file, no lines. A last line that a crash cut short is none."""
+    """Read the lines of a results file, none if there is no file; ignore a last line that a crash cut short."""
     if not path.exists():
         return []
     lines = read_json_lines(path, HINT)
@@ -95,14 +95,14 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
 
 
 def find_line(lines: Sequence[Mapping[str, Any]], identity: Mapping[str, Any]) -> Mapping[str, Any] | None:
-    """The newest line that is the result of this."""
+    """Return the newest line with this identity; None if there is none."""
     wanted = json.loads(json.dumps(identity))
     fits = (line for line in reversed(lines) if all(line.get(name) == value for name, value in wanted.items()))
     return next(fits, None)
 
 
 def append_line(path: Path, line: Mapping[str, Any]) -> None:
-    """Add a line, on disk before this returns; one that a crash cut short is removed first."""
+    """Append a line, on disk when this returns; first remove one that a crash cut short."""
     with _explain_write(path):
         append_text(path, json.dumps(line, allow_nan=False) + "\n", _is_json)
 
@@ -116,7 +116,7 @@ def _is_json(line: bytes) -> bool:
 
 
 def make_folder(results: Path) -> None:
-    """Make the folder of a results file, before anything is computed for it."""
+    """Create the folder of a results file, before anything is computed for it."""
     with _explain_write(results):
         results.parent.mkdir(parents=True, exist_ok=True)
 
@@ -131,7 +131,7 @@ def _explain_write(path: Path) -> Iterator[None]:
 
 
 def read_results(path: Path) -> list[Result]:
-    """The runs of a results file; of those of one title, method and seed the last counts."""
+    """Read the runs of a results file; for each title, method and seed, the last one counts."""
     found = {}
     for number, line in read_json_lines(path, HINT):
         fields = Fields(f"{path}, line {number},", line if isinstance(line, dict) else {})

@@ -1,4 +1,4 @@
-"""How a method's options are chosen: the same number of candidates for all, and successive halving by the signal."""
+"""Choosing a method's options: equally many candidates for all, and successive halving on the training signal."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from fedmm.runs.tuning.halving import plan_rungs
 
 Options = dict[str, Any]
 _ETA, _HALVINGS = 3, 2
-"""Three rungs: each keeps the best third, and runs three times as long as the one before."""
+"""Three rungs: each keeps the best third of the one before, and runs three times as long."""
 _PLASTIC = (0.7548776662466927, 0.5698402909980532)
-"""Steps of a sequence that fills the square evenly (Roberts's R2)."""
+"""Steps of a low-discrepancy sequence in the unit square (Roberts's R2)."""
 _RATIOS = (0.5, 5.0)
-"""The least and the most that lr_max is of lr_min: the adversary is usually the faster one."""
+"""The smallest and largest lr_max / lr_min: the adversary is usually the faster one."""
 _PENALTIES = (0.1, 0.3, 1.0, 3.0)
 _SERVER_RATES = (0.5, 1.0, 1.5)
 _STAGES = {"stage_decay": (1.5, 3.0), "stage_share": (0.15, 0.3)}
@@ -44,11 +44,11 @@ SPACE: dict[str, dict[str, tuple[Any, ...]]] = {
     "coda_plus": _STAGES,
     "codasca": _STAGES,
 }
-"""What is tried of each method beside its step sizes. ``penalty`` is both sides', ``stage_share`` is of the rounds."""
+"""Values to try for each method, beside step sizes. ``penalty`` sets both sides; ``stage_share`` is of the rounds."""
 
 
 def draw_candidates(problem: Problem, method: str, count: int, rounds: int) -> list[Options]:
-    """The options to try. Step sizes are the same for all methods; rounds: what shares of them are of."""
+    """Return the options to try; step sizes are the same for all methods. rounds: for options that are shares of it."""
     low, high = (math.log(rate) for rate in problem.rates)
     least, most = (math.log(ratio) for ratio in _RATIOS)
     found = []
@@ -66,7 +66,7 @@ def draw_candidates(problem: Problem, method: str, count: int, rounds: int) -> l
 
 
 def _pick(values: Sequence[Any], method: str, name: str, number: int) -> Any:
-    """One of the values: in every len(values) candidates, each once in an order of their own."""
+    """Pick a value so that every len(values) candidates have each value once, in random order."""
     lap, place = divmod(number, len(values))
     order = torch.argsort(uniform(key("leaderboard", method, name, lap), torch.arange(len(values))))
     return values[int(order[place])]
@@ -74,9 +74,9 @@ def _pick(values: Sequence[Any], method: str, name: str, number: int) -> Any:
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The options that a search chose, their training signal, and how many rounds all candidates ran together.
+    """The options that a search chose, their training signal, and the total rounds of all candidates.
 
-    signal: None where every candidate diverged.
+    signal: None if every candidate of the last rung diverged.
     """
 
     options: Mapping[str, Any]
@@ -85,7 +85,7 @@ class SearchResult:
 
 
 def search(problem: Problem, method: str, candidates: Sequence[Options], rounds: int) -> SearchResult:
-    """Successive halving on the training signal, with a seed of its own."""
+    """Run successive halving on the training signal, with a seed that no reported run uses."""
     left, best, spent = list(candidates), math.inf, 0
     for rung in plan_rungs(len(candidates), rounds, _HALVINGS, _ETA, seeds=1):
         trials = [Trial(method, options, SEARCH_SEED, rounds, rung.rounds) for options in left[: rung.candidates]]
@@ -97,6 +97,6 @@ def search(problem: Problem, method: str, candidates: Sequence[Options], rounds:
 
 
 def judge(trace: Trace) -> float:
-    """The mean training signal of a run; infinite for one that diverged."""
+    """Return the mean training signal of a run; infinite if it diverged."""
     mean = fmean(trace.signals) if trace.signals and not trace.diverged else math.inf
     return mean if math.isfinite(mean) else math.inf

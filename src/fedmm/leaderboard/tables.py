@@ -1,4 +1,4 @@
-"""The leaderboard as tables, from its results alone."""
+"""The leaderboard's tables, made from its results alone."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NEVER = "-"
 
 @dataclass(frozen=True)
 class Standing:
-    """The runs of one method on one problem; those that did not reach the target spent an infinite amount."""
+    """The runs of one method on one problem; a run that did not reach the target has infinite cost."""
 
     method: str
     goal: Goal
@@ -27,17 +27,17 @@ class Standing:
 
     @property
     def bytes_up(self) -> list[float]:
-        """To the target, of each run, the least first."""
+        """Bytes to the target, of each run, in ascending order."""
         return sorted(math.inf if run.bytes_up is None else run.bytes_up for run in self.runs)
 
     @property
     def gradients(self) -> list[float]:
-        """To the target, of each run, the least first."""
+        """Gradients to the target, of each run, in ascending order."""
         return sorted(math.inf if run.gradients is None else run.gradients for run in self.runs)
 
     @property
     def finals(self) -> list[float]:
-        """The metric after the last round, the best first; those of runs that diverged are missing."""
+        """The metric after the last round, best first, without runs that diverged."""
         values = [run.final for run in self.runs if run.final is not None and not run.diverged]
         return sorted(values, reverse=self.goal.higher)
 
@@ -53,13 +53,13 @@ class Standing:
 
     @property
     def rank(self) -> tuple[float, float, float]:
-        """What methods are sorted by: bytes to the target, then how many runs reached it, then the final value."""
+        """The sort key of methods: bytes to the target, then how many runs reached it, then the final value."""
         final = median(self.finals) if self.finals else math.inf
         return median(self.bytes_up), -self.reached, -final if self.goal.higher and self.finals else final
 
 
 def standings(results: Sequence[Result]) -> dict[str, list[Standing]]:
-    """The methods on each problem by its title, the best first."""
+    """Return the methods on each problem, by its title, best first."""
     found: dict[str, list[Standing]] = {}
     for title in dict.fromkeys(run.title for run in results):
         own = [run for run in results if run.title == title]
@@ -72,12 +72,12 @@ def standings(results: Sequence[Result]) -> dict[str, list[Standing]]:
 
 
 def in_kilobytes(values: Sequence[float]) -> str:
-    """Bytes as kB (10^3 bytes), the median with the range over the seeds."""
+    """Format bytes as kB (10^3 bytes): the median with the range over the seeds."""
     return spread_in_words([value / 1e3 for value in values])
 
 
 def spread_in_words(values: Sequence[float]) -> str:
-    """The median with the least and the most; a dash stands for what is infinite or missing."""
+    """Format the median with the minimum and maximum; a dash stands for an infinite or missing value."""
     if not values or math.isinf(min(values)):
         return _NEVER
     middle, low, high = (_number(value) for value in (median(values), min(values), max(values)))
@@ -91,7 +91,7 @@ def _number(value: float) -> str:
 
 
 def overview(found: Mapping[str, Sequence[Standing]]) -> str:
-    """A Markdown table of the bytes to the target: a row a method, a column a problem, the best in bold."""
+    """Return a Markdown table of the bytes to the target: a row per method, a column per problem, the best in bold."""
     methods = list(dict.fromkeys(standing.method for own in found.values() for standing in own))
     methods.sort(key=lambda method: sum(_place(own, method) for own in found.values()))
     lines = [["method", *found], [":--", *["--:"] * len(found)]]
@@ -101,7 +101,7 @@ def overview(found: Mapping[str, Sequence[Standing]]) -> str:
 
 
 def _place(own: Sequence[Standing], method: str) -> int:
-    """From 0; last for a method that was not run."""
+    """Return a method's place, from 0; last if it was not run."""
     return next((place for place, each in enumerate(own) if each.method == method), len(own))
 
 
@@ -120,7 +120,7 @@ def _overview_cell(own: Sequence[Standing], method: str) -> str:
 
 
 def problem_table(own: Sequence[Standing]) -> str:
-    """A Markdown table of one problem: a row a method, with what it took and how it ended."""
+    """Return a Markdown table of one problem: a row per method, with its costs and final values."""
     lines = [
         ["method", "kB to target", "gradients to target", "reached", "final", "options"],
         [":--", "--:", "--:", "--:", "--:", ":--"],
@@ -147,7 +147,7 @@ def _options_in_words(options: Mapping[str, Any]) -> str:
 
 
 def better_than_ours(own: Sequence[Standing]) -> str:
-    """A sentence on the methods that reach the target with fewer bytes than FedMM in the median; empty without it."""
+    """Return a sentence on the methods with a lower median of bytes to the target than FedMM; empty without FedMM."""
     ours = next((standing for standing in own if standing.method == OURS), None)
     if ours is None:
         return ""

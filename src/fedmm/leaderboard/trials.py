@@ -1,4 +1,4 @@
-"""What a problem of the leaderboard is, and what is known of a run on it."""
+"""The leaderboard's problems, and what a run on one records."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from fedmm.core.algorithm import Algorithm, first_exchange
 from fedmm.core.layout import Layout
 
 SEARCH_SEED = 1000
-"""Of the runs by which options are chosen; the runs that are shown have lower ones."""
+"""The seed of the runs that choose options; reported runs have lower seeds."""
 LOCAL_STEPS = 10
-"""A round, for every method that takes more than one: the mean number, where it is drawn."""
+"""Local steps per round for every method that takes more than one; the mean number if it is drawn."""
 
 
 @dataclass(frozen=True)
 class Trial:
-    """A run to be made: a method with its options, the seed, and how many rounds it is planned for.
+    """A run to make: a method with its options, the seed, and the planned number of rounds.
 
-    stop: after how many of them it ends; 0 for all.
+    stop: how many of them to run; 0 for all.
     """
 
     method: str
@@ -40,17 +40,17 @@ class Trial:
 
     @property
     def length(self) -> int:
-        """How many rounds are run."""
+        """The number of rounds to run."""
         return self.stop or self.rounds
 
 
 @dataclass(frozen=True)
 class Trace:
-    """What a run measured.
+    """What a run recorded.
 
-    signals: the training signal in the last rounds, less of which is better. values: the metric after each round, NaN
-        where it was not measured.
-    bytes_up, gradients: of all clients together, in each round. diverged: whether it was not finite, or exploded.
+    signals: the training signal in the last rounds; lower is better. values: the metric after each round, NaN if it was
+        not measured.
+    bytes_up, gradients: of all clients together, per round. diverged: whether the run was not finite, or exploded.
     """
 
     signals: Sequence[float] = ()
@@ -62,19 +62,19 @@ class Trace:
 
 @dataclass(frozen=True)
 class Goal:
-    """What a problem measures: the metric in words, whether more of it is better, and when it is good enough."""
+    """What a problem measures: the metric in words, the value that is good enough, and whether higher is better."""
 
     metric: str
     target: float
     higher: bool = False
 
     def reached_by(self, value: float) -> bool:
-        """Whether a value is good enough."""
+        """Return whether a value is good enough."""
         return value >= self.target if self.higher else value <= self.target
 
 
 class Problem(Protocol):
-    """A minimax problem that every method is run on. Its fields are its options, and part of its results."""
+    """A minimax problem that every method runs on. Its fields are its options, and are stored with its results."""
 
     @property
     def name(self) -> str: ...
@@ -88,40 +88,40 @@ class Problem(Protocol):
 
     @property
     def rates(self) -> tuple[float, float]:
-        """The lowest and the highest step size that is tried."""
+        """The smallest and largest lr_min to try."""
 
     @property
     def rounds(self) -> int:
-        """Of a method that uploads one vector a round; one that uploads two has half as many."""
+        """Rounds of a method that uploads one vector per round; one that uploads two has half as many."""
 
     @property
     def stacked(self) -> bool:
         """Whether several trials run faster together."""
 
     def require_ready(self) -> None:
-        """Raise a ``FedmmError`` where the problem cannot be run here."""
+        """Raise a ``FedmmError`` if the problem cannot be run here."""
 
     def search(self, trials: Sequence[Trial]) -> list[Trace]:
-        """Run trials of one length for their training signals alone; nothing is told of the metric."""
+        """Run trials of one length for their training signals alone, without revealing the metric."""
 
     def run(self, trials: Sequence[Trial]) -> list[Trace]:
         """Run trials of one length, and measure the metric."""
 
 
 def compared_methods() -> list[str]:
-    """The methods that look for the saddle of the clients' mean. Those that weigh clients solve another problem."""
+    """Return the methods that seek the saddle of the clients' mean; those that weigh clients solve another problem."""
     return [name for name, kind in ALGORITHMS.items() if not kind.weighs_clients]
 
 
 def uploads(method: str) -> int:
-    """How many vectors a client of a method uploads in a round."""
+    """Return how many vectors a client of a method uploads per round."""
     layout = Layout({"x": (1,)}, {"y": (1,)})
     upload, _ = first_exchange(ALGORITHMS[method](), layout, layout.join(0.0, 0.0).expand(2).clone())
     return len(upload)
 
 
 def count_gradients(algorithm: Algorithm, clients: int, seed: int, rounds: int) -> list[int]:
-    """The local gradients of all clients in each round; a method that looks takes two in a step."""
+    """Return the number of local gradients of all clients in each round; a method that looks takes two per step."""
     steps = algorithm.steps
     own = steps if isinstance(steps, int) else LOCAL_STEPS
     gradients = 2 if algorithm.looks else 1
@@ -138,7 +138,7 @@ class Cost:
 
 
 def cost_to(goal: Goal, trace: Trace) -> Cost | None:
-    """What it took to reach the target; None for a run that did not."""
+    """Return the cost of reaching the target; None if the run did not."""
     spent = zip(accumulate(trace.bytes_up), accumulate(trace.gradients), trace.values, strict=True)
     for round_, (bytes_up, gradients, value) in enumerate(spent, start=1):
         if goal.reached_by(value):

@@ -1,4 +1,4 @@
-"""Networks, heads, and a network as a function of flat vectors; ``MODELS`` is the table of built-in ones."""
+"""Networks, heads, and networks as functions of flat vectors; ``MODELS`` is the table of built-in networks."""
 
 from __future__ import annotations
 

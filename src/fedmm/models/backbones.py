@@ -1,4 +1,4 @@
-"""Any network as a feature extractor: timm's, torchvision's, or your own; and MobileNetV2, as the paper has it."""
+"""Feature extractors from timm, torchvision or your own code, and MobileNetV2 as in the paper."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedmm.models.zoo import Model, require_image, require_widths
 Normalising = Literal["imagenet", "half", "none"]
 AutoNormalising = Literal["auto", "imagenet", "half", "none"]
 BLOCKS = 19
-"""Parts of the backbone, from the first convolution to the last."""
+"""Number of blocks in MobileNetV2's backbone, including its first and last convolutions."""
 
 MEAN_AND_STD = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
@@ -30,7 +30,7 @@ MEAN_AND_STD = {
 
 
 class Normalise(nn.Module):
-    """(x - mean) / std in each channel of pictures ``[rows, C, H, W]``."""
+    """Normalises each channel of pictures ``[rows, C, H, W]``: (x - mean) / std."""
 
     mean: Tensor
     std: Tensor
@@ -49,14 +49,14 @@ class Normalise(nn.Module):
 
 
 class ThreeColours(nn.Module):
-    """Grey pictures ``[rows, 1, H, W]`` as red, green and blue that are the same."""
+    """Repeats the channel of grey pictures ``[rows, 1, H, W]`` as red, green and blue."""
 
     def forward(self, x: Tensor) -> Tensor:
         return x.expand(-1, 3, -1, -1)
 
 
 def _add_bottleneck(parts: OrderedDict[str, nn.Module], width: int, model: Backbone | MobileNetV2) -> nn.Sequential:
-    """The parts of a feature extractor with so many features, and the layer between them and the heads."""
+    """Return the feature extractor with the bottleneck layers added. width: the number of features before them."""
     parts["flatten"] = nn.Flatten()
     if model.bottleneck:
         parts["bottleneck"] = nn.Linear(width, model.bottleneck)
@@ -68,24 +68,23 @@ def _add_bottleneck(parts: OrderedDict[str, nn.Module], width: int, model: Backb
 
 @dataclass(frozen=True)
 class Backbone(Model):
-    """A network from elsewhere, a bottleneck layer, and the heads.
+    """An external network, a bottleneck layer, and the heads.
 
-    The parts of ``features`` are called as MobileNetV2's, so that the backbone's learning rate is that of the group
-    ``features.backbone``.
+    The parts of ``features`` are named as in :class:`MobileNetV2`, so the learning rate of the group
+    ``features.backbone`` is the backbone's.
 
     backbone: ``timm:NAME``, ``torchvision:NAME``, or ``package.module:factory``, a function that returns an nn.Module
-        from rows ``[rows, *shape]`` to features ``[rows, features]``. Importing a module runs its
-        code, so the user has to allow it: :func:`fedmm.allow_import`.
-    options: keyword arguments for it.
-    pretrained: the library's own weights, downloaded if they are not kept already.
-    weights: a safetensors, .pt or .pth file with the backbone's state dict, looked for from the current folder and then
-        in the data folder; weights of a classifier in it are not used.
-    normalise: what is done to pictures in [0, 1]. ``auto``: for networks of timm and torchvision what they want
-        (ImageNet's mean and deviation if they do not say), else nothing.
-    frozen: beginnings of names of the backbone's parts that are never changed, and no part of what is sent; ``*`` is
-        all of it.
+        from rows ``[rows, *shape]`` to features ``[rows, features]``. Importing a module runs its code, so the user
+        must allow it with :func:`fedmm.allow_import`.
+    options: keyword arguments for the network's constructor or factory.
+    pretrained: use the library's pretrained weights, downloading them if they are not cached.
+    weights: a safetensors, .pt or .pth file with the backbone's state dict, looked up in the current folder and then in
+        the data folder; weights of a classifier are ignored.
+    normalise: how pictures in [0, 1] are normalised. ``auto``: as networks of timm and torchvision expect (with
+        ImageNet's mean and deviation if they do not say), otherwise not at all.
+    frozen: name prefixes of the backbone's parts that are never trained or sent; ``*`` freezes all of it.
     bottleneck: width of the layer between the backbone's features and the heads, 0 for none.
-    bottleneck_dropout: dropout after it.
+    bottleneck_dropout: dropout after the bottleneck.
     """
 
     name: ClassVar[str] = "backbone"
@@ -122,14 +121,14 @@ class Backbone(Model):
         )
         require(
             not (self.weights or self.pretrained) or self.initialisation == "torch",
-            f"initialisation must be 'torch' with weights from elsewhere; {self.initialisation!r} would overwrite them",
+            f"initialisation must be 'torch' with pretrained weights; {self.initialisation!r} would overwrite them",
         )
 
     def untrained(self) -> Backbone:
         return replace(self, weights="", pretrained=False)
 
     def features(self, shape: tuple[int, ...]) -> nn.Module:
-        with warnings.catch_warnings():  # of a library about itself
+        with warnings.catch_warnings():  # libraries' warnings about themselves
             warnings.simplefilter("ignore")
             found = import_backbone(self.backbone, self.options, shape, pretrained=self.pretrained)
         if self.weights:
@@ -146,7 +145,7 @@ class Backbone(Model):
         return _add_bottleneck(parts, width, self)
 
     def _scale(self, found: Imported, shape: tuple[int, ...]) -> tuple[tuple[float, ...], tuple[float, ...]] | None:
-        """Mean and deviation by which pictures of the shape are normalised; None for not at all."""
+        """Return the mean and deviation to normalise pictures of this shape by; None for no normalisation."""
         if self.normalise == "none" or (self.normalise == "auto" and found.colours is None):
             return None
         scale = found.normalise or MEAN_AND_STD["imagenet"]
@@ -157,7 +156,7 @@ class Backbone(Model):
             return scale
         require(
             self.normalise == "auto",
-            f"normalise = {self.normalise!r} is for pictures of 3 channels; rows have shape {list(shape)}: use 'none'",
+            f"normalise = {self.normalise!r} needs pictures with 3 channels; rows have shape {list(shape)}: use 'none'",
         )
         return None
 
@@ -168,13 +167,13 @@ class Backbone(Model):
             if not chosen:
                 parts = dict.fromkeys(name.split(".")[0] for name in names)
                 raise FedmmError(
-                    f"frozen names {beginning!r}, no part of {self.backbone!r} (parts: {', '.join(parts)})"
+                    f"frozen names {beginning!r}, which is not a part of {self.backbone!r} (parts: {', '.join(parts)})"
                 )
             for name in chosen:
                 backbone.get_parameter(name).requires_grad_(False)
 
     def _width(self, parts: nn.Module, shape: tuple[int, ...]) -> int:
-        """How many features a row of the shape becomes."""
+        """Return the number of features of a row of this shape."""
         dtype = next((p.dtype for p in parts.parameters() if p.is_floating_point()), torch.float32)
         try:
             with torch.no_grad():
@@ -195,13 +194,13 @@ class MobileNetV2(Model):
     """torchvision's MobileNetV2 with a bottleneck layer, as in the paper's Office-31 experiments.
 
     The parts of ``features`` are ``normalise``, ``backbone``, ``pool``, ``flatten``, ``bottleneck``, ``relu`` and
-    ``dropout``, so that the backbone's learning rate is that of the group ``features.backbone``.
+    ``dropout``, so the group ``features.backbone`` sets the backbone's learning rate.
 
-    weights: ``imagenet`` for torchvision's own, or a safetensors or .pth file with torchvision's names, looked for from
-        the current folder and then in the data folder; without it the start is random.
-    normalise: what the first layer does to pictures in [0, 1]: ImageNet's mean and deviation, as torchvision's own
-        weights need, ``half``: mean 0.5 and deviation 0.5, as Keras's need, or nothing.
-    frozen_blocks: the first so many of the backbone's 19 blocks are never changed, and no part of what is sent.
+    weights: ``imagenet`` for torchvision's own, or a safetensors or .pth file with torchvision's names, looked up
+        in the current folder and then in the data folder; if empty, the start is random.
+    normalise: how pictures in [0, 1] are normalised. ``imagenet``: by ImageNet's mean and deviation, as torchvision's
+        weights need; ``half``: by mean 0.5 and deviation 0.5, as Keras's need; ``none``: not at all.
+    frozen_blocks: how many leading blocks of the backbone's 19 are never trained or sent.
     bottleneck: width of the layer between the backbone's 1,280 features and the heads; bottleneck_dropout: after it.
     """
 
@@ -240,7 +239,7 @@ class MobileNetV2(Model):
 
     def features(self, shape: tuple[int, ...]) -> nn.Module:
         require_image(self.name, shape)
-        require(shape[0] == 3, f"model {self.name!r} takes pictures of 3 channels, not of {shape[0]}")
+        require(shape[0] == 3, f"model {self.name!r} takes pictures with 3 channels, not {shape[0]}")
         backbone = self._backbone()
         for block in list(backbone)[: self.frozen_blocks]:
             block.requires_grad_(False)

@@ -1,4 +1,4 @@
-"""How a device computes: the precision of float32 products, and CUDA streams for networks side by side."""
+"""Device settings: the precision of float32 products, and CUDA streams to run networks concurrently."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ PRECISIONS = ("fp32", "tf32", "bf16")
 
 
 def read_precision(name: str, option: str) -> Precision:
-    """The precision that an option names; another is refused."""
+    """Return the precision named by an option; refuse an unknown one."""
     one_of(option, name, PRECISIONS)
     return cast(Precision, name)
 
 
 @contextmanager
 def precision(chosen: Precision, device: torch.device) -> Iterator[None]:
-    """``fp32``: strict; ``tf32``: float32 with 10-bit mantissas in products; ``bf16``: products in bfloat16.
+    """Set the precision of products within the context.
 
-    On a CPU, float32 products are strict unless bf16 is chosen.
+    ``fp32``: strict; ``tf32``: 10-bit mantissas, on GPUs only (strict on a CPU); ``bf16``: products in bfloat16.
     """
     if device.type == "cuda":
         matmul, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn.allow_tf32
@@ -49,10 +49,10 @@ _MOST_STREAMS = 8
 
 
 class CudaStreams:
-    """Streams beside the current one, on a GPU; elsewhere nothing.
+    """Side streams on a GPU; on other devices this does nothing.
 
-    Work in one begins after what was asked of the current stream before. After :meth:`join` the current stream waits
-    for all of them. The backward pass of work runs in its stream by itself.
+    Work on a side stream starts after the work already queued on the current stream; after :meth:`join` the current
+    stream waits for all side streams. Autograd runs the backward pass on the stream of the forward pass.
     """
 
     def __init__(self) -> None:
@@ -61,7 +61,7 @@ class CudaStreams:
 
     @contextmanager
     def use(self, number: int, device: torch.device) -> Iterator[None]:
-        """Run work in a stream; numbers beyond the most streams share them."""
+        """Run the work inside the context on side stream ``number`` (modulo their maximum number)."""
         if device.type != "cuda":
             yield
             return
@@ -75,7 +75,7 @@ class CudaStreams:
             yield
 
     def join(self, device: torch.device) -> None:
-        """Let the current stream wait for every stream that was used."""
+        """Make the current stream wait for every side stream used since the last join."""
         if device.type == "cuda":
             for number in sorted(self._used):
                 torch.cuda.current_stream(device).wait_stream(self._streams[number])

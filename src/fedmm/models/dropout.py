@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of a key, so that every engine and device draws the same one."""
+"""Dropout whose mask is a function of a key, so that every engine and device draws the same mask."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ class SeededDropout(nn.Module):
 
     @property
     def scale(self) -> float:
-        """What a kept element is multiplied with."""
+        """The factor on kept elements."""
         return 1.0 / (1.0 - self.p) if self.p < 1.0 else 0.0
 
     def positions(self, shape: torch.Size, device: torch.device) -> Tensor:
-        """Which draw decides each element of a batch of this shape, int64 of a shape that broadcasts to it."""
+        """Return the index of the draw for each element of a batch of this shape, int64 and broadcastable to it."""
         if self.per_channel:
             shape = torch.Size((*shape[:2], *(1,) * (len(shape) - 2)))
         return torch.arange(self._offset, self._offset + shape.numel(), device=device).view(shape)
 
 
 def seed_dropout(module: nn.Module) -> None:
-    """Replace every dropout layer inside ``module``, in place, by its seeded twin."""
+    """Replace every dropout layer inside ``module``, in place, by a :class:`SeededDropout`."""
     layers = 0
     for path, layer in list(module.named_modules(remove_duplicate=False)):
         if isinstance(layer, _REFUSED):

@@ -21,19 +21,20 @@ _EVALUATED_ROWS, _EVALUATED_NUMBERS = 1024, 1 << 24
 
 
 def rows_at_once(shape: tuple[int, ...]) -> int:
-    """How many rows of a shape a network is evaluated on at once: 1,024, and fewer where they are large."""
+    """Return how many rows of this shape to evaluate at once: 1,024, or fewer if rows are large."""
     return min(_EVALUATED_ROWS, max(1, _EVALUATED_NUMBERS // torch.Size(shape).numel()))
 
 
 class FlatNetwork:
-    """A network that is handed its parameters, running statistics and dropout key, and gives its gradient, as vectors.
+    """A network that takes its parameters as a flat vector z, and returns its gradient as one.
 
-    Its module's parameters and their gradients are views of two flat vectors, so that taking z in and giving the
-    gradient out costs one copy each. Nothing of one call is left for the next but what the caller hands in.
+    The module's parameters and their gradients are views of two flat vectors, so setting z costs one copy, and the
+    gradient is flat from the start. Between rounds no state is kept: z, statistics and dropout keys come from the
+    caller.
 
-    layout, start: where its parameters lie in z, and their first values; omega is ``features.*``, ``task_head.*`` and
-        ``levels.*``, psi is ``adversary.*``. Parameters that need no gradient are left as they are.
-    statistics: the first running statistics of its normalisation layers.
+    layout, start: where each parameter lies in z, and the initial z; omega is ``features.*``, ``task_head.*`` and
+        ``levels.*``, psi is ``adversary.*``. Parameters with ``requires_grad=False`` are not in z and never change.
+    statistics: the initial running statistics of its normalisation layers.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class FlatNetwork:
         self._try_out(sample.to(device), module.adversary_shape)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        """A copy or an unpickled network: neither keeps views, so that they are made again."""
+        """Restore a copied or unpickled network; views are lost in both, so tie them again."""
         self.__dict__.update(state)
         self._tie()
 
@@ -101,7 +102,7 @@ class FlatNetwork:
         return bool(self._norms) and self.policy != "frozen"
 
     def train(self, statistics: Statistics) -> None:
-        """Begin training with these running statistics: dropout on, normalisation layers too unless they are frozen."""
+        """Enter training mode with these running statistics; frozen normalisation layers stay in evaluation mode."""
         self.module.train()
         if self.policy == "frozen":
             for norm in self._norms.values():
@@ -109,12 +110,12 @@ class FlatNetwork:
         self._write_statistics(statistics)
 
     def read_statistics(self) -> Statistics:
-        """A copy of the running statistics as training left them."""
+        """Return a copy of the current running statistics."""
         return {name: buffer.detach().clone() for name, buffer in self._buffers.items()}
 
     @contextmanager
     def keep_statistics(self) -> Iterator[None]:
-        """Leave the running statistics as they are, whatever is computed meanwhile."""
+        """Restore the running statistics afterwards, whatever is computed in between."""
         before = self.read_statistics()
         yield
         self._write_statistics(before)
@@ -124,7 +125,7 @@ class FlatNetwork:
             buffer.copy_(statistics[name])
 
     def outputs(self, z: Tensor, x: Tensor, dropout: int) -> Outputs:
-        """The outputs at z for a batch, in training; dropout is the key of this step's masks."""
+        """Return the outputs at z for a batch, in training mode. dropout: the key of this step's masks."""
         with torch.no_grad():
             self._point.copy_(z)
         for layer in self._dropouts:
@@ -133,21 +134,21 @@ class FlatNetwork:
         return outputs
 
     def gradient(self, loss: Tensor, *, keep_graph: bool = False) -> Tensor:
-        """d loss / d z at the point of the last outputs, ``[size]``; it is overwritten by the next call.
+        """Return d loss / d z at the point of the last outputs, ``[size]``; the next call overwrites it.
 
-        keep_graph: whether another gradient of the same outputs follows.
+        keep_graph: keep the graph, for another gradient of the same outputs.
         """
         self._gradient.zero_()
         loss.backward(retain_graph=keep_graph)  # type: ignore[no-untyped-call]
         return self._gradient
 
     def as_input(self, x: Tensor) -> Tensor:
-        """Rows in the network's dtype; bytes stay bytes, which the network scales itself."""
+        """Convert rows to the network's dtype; bytes stay bytes, because the network scales them itself."""
         return x if x.dtype == torch.uint8 else x.to(self.layout.dtype)
 
     @torch.no_grad()
     def evaluate(self, z: Tensor, statistics: Statistics, x: Tensor, batch_size: int | None = None) -> Outputs:
-        """The outputs for any number of rows, in evaluation mode, batch after batch."""
+        """Return the outputs for any number of rows in evaluation mode, computed in batches."""
         self._point.copy_(z)
         self._write_statistics(statistics)
         self.module.eval()
@@ -156,7 +157,7 @@ class FlatNetwork:
         return Outputs(*(torch.cat(column) for column in zip(*parts, strict=True)))
 
     def state(self, z: Tensor, statistics: Statistics) -> dict[str, Tensor]:
-        """Everything a saved model holds: parameters, running statistics, input mean, random maps."""
+        """Return everything that a saved model holds: parameters, running statistics, input mean, random maps."""
         saved = dict(self.module.state_dict())
         saved.update(statistics)
         saved.update({block.name: tensor for block, tensor in self.layout.tensors(z)})
@@ -164,9 +165,9 @@ class FlatNetwork:
         return {name: tensor.detach().cpu().clone(memory_format=contiguous) for name, tensor in saved.items()}
 
     def _try_out(self, sample: Tensor, adversary: AdversaryShape | None) -> None:
-        """One pass in training: the heads must fit, and no layer may draw from torch's global generator.
+        """Run one training pass to check that the heads fit and that no layer draws from torch's global generator.
 
-        Such a layer's draws would differ between engines, and after a resume.
+        Such draws would differ between engines and after a resume.
         """
         rows = self.as_input(sample if len(sample) > 1 else torch.cat([sample, sample]))
         self.train(self.statistics)
@@ -183,8 +184,8 @@ class FlatNetwork:
         torch.set_rng_state(cpu)
         require(
             not drawn,
-            "the network draws random numbers of its own (functional dropout?); use nn.Dropout layers, which are "
-            "seeded per client and round",
+            "the network draws from torch's global random generator (functional dropout?); use nn.Dropout layers, "
+            "which are seeded per client and round",
         )
         _require_width("task head", outputs.logits, self.classes)
         if adversary is not None:
@@ -198,5 +199,5 @@ def _cuda_state(rows: Tensor) -> Tensor:
 def _require_width(part: str, outputs: Tensor, width: int) -> None:
     require(
         outputs.dim() == 2 and outputs.shape[1] == width,
-        f"the {part} gives outputs of shape {tuple(outputs.shape[1:])} a row; {width} numbers are needed",
+        f"the {part} returns outputs of shape {tuple(outputs.shape[1:])} per row; it must return {width} numbers",
     )

@@ -1,4 +1,4 @@
-"""The leading part of a network that training never changes: its outputs need to be computed only once."""
+"""The leading frozen layers of a network, whose outputs need to be computed only once."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _BYTES_OF_A_NUMBER = 4
 
 
 class FrozenPart(nn.Module):
-    """A copy of the layers that come first and are never changed, in evaluation mode for good."""
+    """A copy of a network's leading frozen layers, in evaluation mode."""
 
     def __init__(self, layers: OrderedDict[str, nn.Module]) -> None:
         super().__init__()
@@ -27,13 +27,13 @@ class FrozenPart(nn.Module):
 
     @torch.no_grad()
     def forward(self, x: Tensor) -> Tensor:
-        """Rows as a network takes them, ``[rows, ...]`` with bytes scaled to [0, 1], to the rows behind the layers."""
+        """Apply the layers to rows ``[rows, ...]`` as a network takes them; bytes are scaled to [0, 1]."""
         dtype = next(self.layers.parameters()).dtype
         outputs: Tensor = self.layers(x.to(dtype) / 255.0 if x.dtype == torch.uint8 else x.to(dtype))
         return outputs
 
     def of_all(self, x: Tensor, on_rows: Callable[[int], None] | None = None) -> Tensor:
-        """The same for any number of rows, some at a time; on_rows is told how many are done."""
+        """Apply the layers to any number of rows, in batches. on_rows: called with the number of rows done so far."""
         parts = []
         for batch in torch.split(x, min(64, rows_at_once(tuple(x.shape[1:])))):
             parts.append(self(batch))
@@ -42,7 +42,7 @@ class FrozenPart(nn.Module):
         return torch.cat(parts)
 
     def checksum(self) -> str:
-        """A fingerprint of the layers and their values."""
+        """Return a fingerprint of the layers and their weights."""
         found = hashlib.sha256(repr(self.layers).encode())
         for name, tensor in sorted(self.layers.state_dict().items()):
             found.update(name.encode())
@@ -51,12 +51,12 @@ class FrozenPart(nn.Module):
 
 
 def split_frozen_part(network: Network, row: Tensor) -> tuple[FrozenPart, Network] | None:
-    """The layers that come first and are never changed, and the network that is left behind them.
+    """Split a network into its leading frozen layers and the rest; return None if that is impossible or does not pay.
 
-    The parameters that are trained have the same names, order and first values in both. None if the first layers are
-    trained or random, where rows are centred, and where a row would take more memory behind them than it does before.
+    Trained parameters keep their names, order and initial values. None if the first layers are trained or random, if
+    all layers are frozen, if rows are centred, or if a row would take more memory after the frozen layers than before.
 
-    row: as the network takes it, ``[1, ...]``.
+    row: one row as the network takes it, ``[1, ...]``.
     """
     if not isinstance(network.features, nn.Sequential) or network.centre != "none":
         return None
@@ -74,7 +74,7 @@ def split_frozen_part(network: Network, row: Tensor) -> tuple[FrozenPart, Networ
 
 
 def _is_frozen(layer: nn.Module, batch_norm: str) -> bool:
-    """Whether training changes nothing in a layer, and it draws nothing."""
+    """Return whether training changes nothing in a layer and the layer draws no random numbers."""
     trained = any(parameter.requires_grad for parameter in layer.parameters())
     random = any(isinstance(part, nn.modules.dropout._DropoutNd) and part.p > 0 for part in layer.modules())
     statistics = any(isinstance(part, _Norm) and part.running_mean is not None for part in layer.modules())

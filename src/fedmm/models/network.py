@@ -22,19 +22,19 @@ Centring = Literal["none", "train_mean", "image_mean", "batch_mean"]
 
 @dataclass(frozen=True)
 class Network:
-    """What to train: any module that maps a batch to features, and the heads on top of it.
+    """A network to train: any module that maps a batch to features, with a task head and an adversary on top.
 
-    features: maps ``[rows, ...]`` to ``[rows, ...]``, flattened to one feature vector a row.
-    classes: how many there are.
+    features: maps ``[rows, ...]`` to ``[rows, ...]``, which is flattened to one feature vector per row.
+    classes: the number of classes.
     task_hidden, adversary_hidden: widths of the hidden layers of the two heads; head_dropout: dropout after each.
-    task_head, adversary: modules to use instead of those built from the widths.
-    batch_norm: what happens to running statistics. ``averaged``: like parameters, by the server; ``frozen``: never
-        changed, and used in training too; ``local``: each client keeps its own, and predictions for the target use
-        the mean of the target clients'.
+    task_head, adversary: modules to use instead of heads built from the widths.
+    batch_norm: how running statistics are treated. ``averaged``: averaged by the server, like parameters; ``frozen``:
+        never changed, and used in training too; ``local``: each client keeps its own, and predictions for the target
+        use the mean of the target clients'.
     centre: what is subtracted from the input. ``train_mean``: the mean over all clients' training inputs, stored in
         the model; ``image_mean``: each row's own mean; ``batch_mean``: the mean of the current batch, which makes a
         prediction depend on its batch.
-    initialisation of the built heads: ``torch``'s own, or ``truncated_normal`` as in the paper's program.
+    initialisation: of the built heads; ``torch`` for torch's default, ``truncated_normal`` as in the paper's program.
     """
 
     features: nn.Module
@@ -67,7 +67,7 @@ class Network:
 
 
 class AdversarialModule(nn.Module):
-    """Features, task head and adversary as one module; its parameter names are the group names of omega and psi."""
+    """Features, task head and adversary as one module; its parameter names define the groups of omega and psi."""
 
     input_mean: Tensor
 
@@ -107,7 +107,7 @@ class AdversarialModule(nn.Module):
         return Outputs(features, logits, adversary)
 
     def drop_adversary(self) -> None:
-        """Leave what predicts alone."""
+        """Remove the adversary and keep only what predicts."""
         self.adversary = self.levels = None
 
     def _prepare(self, x: Tensor) -> Tensor:
@@ -150,9 +150,9 @@ class AdversarialModule(nn.Module):
 
 
 class Numbers(nn.Module):
-    """Numbers of the network's own, which begin at ``start``: inputs of 1, ``[rows, 1]``, become ``[rows, count]``.
+    """Trainable numbers, initially ``start``: an input of ones ``[rows, 1]`` becomes ``[rows, count]``.
 
-    A product of each, and no matrix product, so that they are never rounded to a lower precision.
+    The product is elementwise, not a matrix product, so the numbers are never rounded to a lower precision.
     """
 
     def __init__(self, start: Sequence[float]) -> None:
@@ -172,7 +172,7 @@ def _head(network: Network, shape: AdversaryShape) -> nn.Module:
 
 
 def mlp(inputs: int, hidden: Sequence[int], outputs: int | None, dropout: float = 0.0) -> nn.Sequential:
-    """Linear layers with ReLU (and dropout) between them; ``outputs=None`` ends on the last hidden layer's ReLU."""
+    """Build linear layers, each hidden one with ReLU (and dropout); ``outputs=None`` ends after the last hidden one."""
     layers: list[nn.Module] = []
     for width in hidden:
         layers += [nn.Linear(inputs, width), nn.ReLU()]
@@ -185,7 +185,7 @@ def mlp(inputs: int, hidden: Sequence[int], outputs: int | None, dropout: float 
 
 
 def truncated_normal(module: nn.Module) -> None:
-    """The start of the paper's published program: weights normal(0, 0.1) cut at two sigma, biases 0.1."""
+    """Initialise as the paper's published program does: weights normal(0, 0.1) truncated at two sigma, biases 0.1."""
     for layer in module.modules():
         if isinstance(layer, nn.Linear | nn.Conv2d):
             nn.init.trunc_normal_(layer.weight, std=0.1, a=-0.2, b=0.2)

@@ -1,4 +1,4 @@
-"""Networks and weights from elsewhere: timm's, torchvision's, a function that can be imported, a file."""
+"""External networks and weights: from timm, torchvision, an importable factory, or a file."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedmm.core.imports import import_allowed
 
 
 def load_weights(module: nn.Module, given: str, normalise: str) -> None:
-    """Give a torchvision module the weights of a file: safetensors, or a state dict as torch saves it.
+    """Load a file into torchvision's MobileNetV2: safetensors, or a state dict saved by torch.
 
-    given: its path; a relative one is looked for from the current folder, then in the data folder.
-    normalise: how the input is scaled, refused if a safetensors file says that it needs another.
+    given: the path; a relative one is looked up in the current folder, then in the data folder.
+    normalise: how the input is normalised; refused unless ``half`` if a safetensors file says that it needs mean 0.5.
     """
     path = _find(given)
     try:
@@ -40,7 +40,7 @@ _CLASSIFIERS = ("classifier", "fc.", "head.", "head_dist.", "heads.", "last_line
 
 
 def load_backbone(module: nn.Module, given: str, backbone: str) -> None:
-    """Give a module the weights of a file with its own names; those of a classifier that was taken off are left out.
+    """Load a file with the module's own parameter names into it; ignore the weights of a removed classifier.
 
     given: as in :func:`load_weights`.
     """
@@ -75,7 +75,7 @@ def _read(path: Path) -> tuple[Mapping[str, Tensor], Mapping[str, str]]:
 
 
 def torchvisions_own(weights: Any) -> dict[str, Tensor]:
-    """The state dict of one of torchvision's ``Weights``, downloaded if it is not kept already."""
+    """Return the state dict of one of torchvision's ``Weights``, downloading it if it is not cached."""
     try:
         state: dict[str, Tensor] = weights.get_state_dict(progress=False, check_hash=True)
     except Exception as problem:
@@ -88,14 +88,14 @@ def torchvisions_own(weights: Any) -> dict[str, Tensor]:
 
 TIMM, TORCHVISION = "timm", "torchvision"
 _WORDS = ("act_layer", "global_pool", "norm_layer", "pad_type", "pos_embed", "stem_type", "weight_init")
-"""Options of a library's networks that may be text: others name files, or places to download from."""
+"""Options of a library's networks that may be text; in others, text could name a file or an address."""
 
 
 class Imported(NamedTuple):
     """A module without its classifier.
 
-    normalise: mean and deviation by which it wants its pictures, if it says so. colours: how many channels it takes, if
-    that is known.
+    normalise: the mean and standard deviation it expects pictures to be normalised by, if it states them.
+    colours: its number of input channels, if known.
     """
 
     module: nn.Module
@@ -104,10 +104,10 @@ class Imported(NamedTuple):
 
 
 def import_backbone(backbone: str, options: Mapping[str, Any], shape: tuple[int, ...], *, pretrained: bool) -> Imported:
-    """The feature extractor ``LIBRARY:NAME`` or ``package.module:factory``, made with these keyword arguments.
+    """Build the feature extractor ``LIBRARY:NAME`` or ``package.module:factory`` with these keyword arguments.
 
-    shape: of a row; timm's networks are made for its channels. What cannot be imported or made is refused, and so is a
-    module that the user has not allowed (:func:`fedmm.allow_import`).
+    shape: of a row; timm's networks are built for its number of channels. Refuse what cannot be imported or built, and
+    any module that the user has not allowed (:func:`fedmm.allow_import`).
     """
     where, _, name = backbone.partition(":")
     require(
@@ -178,7 +178,7 @@ def _torchvision(name: str, options: Mapping[str, Any], pretrained: bool) -> Imp
 
 
 def _require_plain(backbone: str, name: str, options: Mapping[str, Any]) -> None:
-    """Refuse what would have a library read a file or reach the network: its networks by name, with plain options."""
+    """Accept only a library's networks by name with plain options: others may read files or use the internet."""
     require(
         not set(name) & set(":/\\@"),
         f"backbone {backbone!r} must name one of the library's own networks, not a file or an address",
@@ -187,7 +187,7 @@ def _require_plain(backbone: str, name: str, options: Mapping[str, Any]) -> None
         require(
             not isinstance(value, str) or option in _WORDS,
             f"options.{option} of {backbone!r} must be a number, true or false, not {value!r}: text is for "
-            f"{', '.join(_WORDS)} alone; weights are named by model.weights",
+            f"{', '.join(_WORDS)} only; name weights with model.weights",
         )
 
 
@@ -198,19 +198,19 @@ def _make_backbone(factory: Any, options: Mapping[str, Any], backbone: str) -> n
         raise _explain_failure(backbone, problem) from problem
     if not isinstance(module, nn.Module):
         raise FedmmError(
-            f"backbone {backbone!r} made an object of type {type(module).__name__}; it must be an nn.Module"
+            f"backbone {backbone!r} returned an object of type {type(module).__name__}; it must be an nn.Module"
         )
     return module
 
 
 def _unknown_network(library: str, name: str, known: list[str]) -> FedmmError:
     near = difflib.get_close_matches(name, known, n=3)
-    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else f"; its {len(known)} networks have other names"
+    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else f"; none of its {len(known)} has a similar name"
     return FedmmError(f"{library} has no network {name!r}{hint}")
 
 
 def _explain_failure(backbone: str, problem: Exception) -> FedmmError:
-    return FedmmError(f"backbone {backbone!r} cannot be made with these options: {_reason(problem)}")
+    return FedmmError(f"backbone {backbone!r} cannot be built with these options: {_reason(problem)}")
 
 
 def _no_weights(backbone: str, problem: Exception) -> FedmmError:

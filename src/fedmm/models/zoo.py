@@ -1,4 +1,4 @@
-"""Built-in networks: options as data, ``build`` makes the network."""
+"""Built-in networks, as dataclasses of options; ``build`` makes the network."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _WIDEST, _MOST_WEIGHTS = 1_000_000, 1_000_000_000
 
 @dataclass(frozen=True)
 class Model(ABC):
-    """The base of all built-in networks; the options are those of :class:`Network`."""
+    """Base of all built-in networks; the options are those of :class:`Network`."""
 
     name: ClassVar[str]
     summary: ClassVar[str]
@@ -41,15 +41,15 @@ class Model(ABC):
         one_of("initialisation", self.initialisation, ("torch", "truncated_normal"))
 
     def untrained(self) -> Model:
-        """The same network without weights from elsewhere, for one whose weights are about to be read from a run."""
+        """Return the same network without external weights, for a caller that loads a run's weights into it."""
         return self
 
     @abstractmethod
     def features(self, shape: tuple[int, ...]) -> nn.Module:
-        """The feature extractor for inputs of this shape (without the row axis)."""
+        """Return the feature extractor for inputs of this shape (without the row axis)."""
 
     def build(self, shape: tuple[int, ...], classes: int, seed: int) -> Network:
-        """The network for inputs of this shape, with weights from the seed."""
+        """Build the network for inputs of this shape, with initial weights drawn from the seed."""
         with torch.random.fork_rng(devices=[]):
             torch.default_generator.manual_seed(key(seed, "features"))
             features = self.features(shape)
@@ -137,10 +137,10 @@ class PaperCNN(Model):
 
 @dataclass(frozen=True)
 class PaperCNN3(Model):
-    """The network of the paper's text for MNIST-M, "three-layer convolutional" with two-layer heads, as read here.
+    """Our reading of the network in the paper's text for MNIST-M, "three-layer convolutional" with two-layer heads.
 
-    The text gives no widths. To the two convolutions of the paper's program it adds a third, 3x3 with 64 channels and
-    no pooling: 3,136 features of a 28x28 picture.
+    The text gives no widths. A third convolution, 3x3 with 64 channels and no pooling, follows the two of the paper's
+    program: 3,136 features for a 28x28 picture.
     """
 
     name: ClassVar[str] = "paper_cnn_3"
@@ -157,7 +157,7 @@ class PaperCNN3(Model):
 
 
 def require_widths(option: str, *widths: int) -> None:
-    """Refuse layers that have no units, or more units or weights than could be meant."""
+    """Refuse layers without units, or with implausibly many units or weights."""
     for width in widths:
         at_least(option, width, 1)
         require(width <= _WIDEST, f"{option} must be at most {_WIDEST}, not {width}")

@@ -1,4 +1,4 @@
-"""One adversarial loss per file; ``OBJECTIVES`` is the table that the CLI, the configuration and the tests go by."""
+"""Adversarial losses, one per file; ``OBJECTIVES`` is the table that the CLI, the configuration and the tests use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021), of all of the curve or its start."""
+"""Deep AUC maximisation (Ying et al., 2016; Liu et al., 2020; Yuan et al., 2021), of the whole curve or its start."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedmm.core.projections import ConvexSet, HalfLine
 from fedmm.core.validation import flag, fraction, one_of, positive, rate
 
 _UNTRAINED = 0.5
-"""What a network that knows nothing predicts: a, b, tau and alpha begin where they would end for it."""
+"""An untrained network's prediction: a, b, tau and alpha start at the values that are optimal for it."""
 
 
 _SMALLEST = 1e-9
-"""Of p (1 - p), which is 0 for rows of one class that are all there are."""
+"""Lower bound on p (1 - p), which is 0 if all rows are of one class."""
 
 
 @dataclass(frozen=True)
@@ -27,36 +27,38 @@ class AUC(Objective):
     """The area under the ROC curve as a saddle point, so that no client needs pairs of a positive and a negative row.
 
     Let h be the predicted probability of class 1, p the share of class 1 among all clients' labelled rows, and a, b
-    (of omega) and alpha (psi) three numbers. A row with label y costs
+    (in omega) and alpha (in psi) three scalars. A row with label y costs
 
         (1 - p) (h - a)^2 [y = 1] + p (h - b)^2 [y = 0] - p (1 - p) alpha^2, and
         square:  2 (1 + alpha) (p h [y = 0] - (1 - p) h [y = 1])
         margin:  2 alpha (p (1 - p) m + p h [y = 0] - (1 - p) h [y = 1])  with alpha >= 0
 
-    At the saddle a and b are the means of h over class 1 and class 0, and alpha is b - a, or max(0, m + b - a). What is
-    left is, over pairs of a row x of class 1 and x' of class 0, p (1 - p) E[(1 - h(x) + h(x'))^2] less p (1 - p) for
-    ``square``; ``margin`` does not charge a difference of the means beyond m.
+    At the saddle a and b are the means of h over class 1 and class 0, and alpha is b - a, or max(0, m + b - a). Over
+    pairs of a row x of class 1 and x' of class 0, ``square`` then costs p (1 - p) E[(1 - h(x) + h(x'))^2] minus
+    p (1 - p); ``margin`` does not penalise a difference of the means beyond m.
 
-    With max_fpr = beta < 1 only pairs with the highest-scored share beta of the negative rows are charged, which is the
-    ROC curve up to that false positive rate. tau, of omega, is the (1 - beta) quantile of h over all clients' rows of
-    class 0: a row of it whose h is above tau counts 1 / beta times in what it costs above, any other not at all, and
+    With max_fpr = beta < 1 only pairs with the highest-scored share beta of the negative rows count, which gives the
+    ROC curve up to that false positive rate. tau, in omega, tracks the (1 - beta) quantile of h over all clients' rows
+    of class 0: such a row counts 1 / beta times in the cost above if its h is above tau, and not at all otherwise, and
     tau descends p (tau + max(0, h - tau) / beta) [y = 0] (Rockafellar and Uryasev, 2000), whose minimum is the quantile
-    whatever the rows of class 1 are. Neither the count nor that loss has a gradient in h: the field has a fixed point
-    of a game, in which tau has a loss of its own, and not a saddle of one function.
+    whatever the rows of class 1 are. Neither the count nor that loss has a gradient in h: a zero of the field is an
+    equilibrium of a game in which tau has its own loss, not a saddle of one function.
 
-    In expectation every term of the network's gradient has the factor p (1 - p), so that a rare class makes its steps
-    small. Larger rates do not help: a and b, whose curvature at a site of one class is 2 (1 - p) or 2 p, diverge.
-    ``scaled`` divides the network's gradient by p (1 - p), and leaves those of a, b, tau and alpha: a factor on each
-    coordinate that is the same at all clients, so that the field is 0 where it was before.
+    In expectation every term of the network's gradient has the factor p (1 - p), so a rare class makes its steps small.
+    Larger rates do not help: a and b, whose curvature at a site with one class is 2 (1 - p) or 2 p, diverge. ``scaled``
+    divides the network's gradient by p (1 - p) and leaves those of a, b, tau and alpha unchanged. This is a factor on
+    each coordinate that all clients share, so the field has the same zeros.
 
     form: ``margin`` (AUCM, Yuan et al.) or ``square`` (Ying et al.). margin: m, above 0.
-    positive_share: p, between 0 and 1; 0 to measure it: the clients' shares of class 1, averaged by their weights.
+    positive_share: p, at least 0 and below 1; 0 to measure it as the clients' shares of class 1, averaged by weight.
     max_fpr: beta, above 0 and at most 1; 1 for the whole curve, which needs no tau.
-    scaled: whether rates suit any p.
+    scaled: whether to divide the network's gradient by p (1 - p), so that the same rates suit any p.
     """
 
     name: ClassVar[str] = "auc"
-    summary: ClassVar[str] = "the area under the ROC curve of two classes, for labelled rows at sites of even one class"
+    summary: ClassVar[str] = (
+        "the area under the ROC curve of two classes, for labelled rows, even at sites with one class"
+    )
     adapts: ClassVar[bool] = False
     class_count: ClassVar[int | None] = 2
 
@@ -124,6 +126,6 @@ class AUC(Objective):
         else:
             gap = 2.0 * alpha * (p * (1.0 - p) * self.margin + order)
         cost = spread + gap
-        if tau:  # the quantile's loss: its gradient, and no value, so that f is the cost of the pairs alone
+        if tau:  # the quantile's loss adds a gradient but no value, so that f is the cost of the pairs alone
             cost = cost + p * (negatives - counted) * (tau[0] - tau[0].detach())
         return (cost * weights.task).sum(dim=-1)

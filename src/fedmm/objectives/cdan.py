@@ -20,13 +20,13 @@ _WIDEST = 1_000_000
 
 @dataclass(frozen=True)
 class CDAN(Objective):
-    """The adversary predicts the domain of a row from softmax(logits) x features, their outer product.
+    """The adversary predicts the domain of a row from the outer product of softmax(logits) and features.
 
-    detach_softmax: no gradient through the softmax, as CDAN's own authors have it (the paper's code does not detach).
-    entropy_weighting: "+E", a row counts 1 + exp(-H(p)) with H the entropy of its prediction; weights are not
+    detach_softmax: no gradient through the softmax, as in CDAN's own code (the paper's code does not detach).
+    entropy_weighting: "+E", a row counts 1 + exp(-H(p)) with H the entropy of its prediction; these weights are not
         differentiated, and are scaled to mean 1 over the batch.
-    random_dim: 0 for the full outer product (classes x features, class-major), else the width of the random
-        multilinear map (features R_f) * (softmax R_g) / sqrt(random_dim), for wide features.
+    random_dim: 0 for the full outer product (classes x features, class-major), else the width of the random multilinear
+        map (features R_f) * (softmax R_g) / sqrt(random_dim), for wide features.
     """
 
     name: ClassVar[str] = "cdan"

@@ -16,11 +16,11 @@ from fedmm.core.validation import positive
 class MDD(Objective):
     """The adversary is a second classifier f' that agrees with the first on the source and disagrees on the target.
 
-    With p' its probability of the first classifier's own choice, a source row costs -gamma log p' and a target row
-    -log(1 + epsilon - p').
+    With p' the probability that f' assigns to the first classifier's prediction, a source row costs -gamma log p' and a
+    target row -log(1 + epsilon - p').
 
-    gamma: the margin factor on the source term (the paper's code uses 1, MDD's authors 4 on Office-31).
-    epsilon: keeps the target term finite where p' reaches 1.
+    gamma: the margin factor on the source term (1 in the paper's code, 4 on Office-31 by MDD's authors).
+    epsilon: keeps the target term finite if p' reaches 1.
     """
 
     name: ClassVar[str] = "mdd"

@@ -1,4 +1,4 @@
-"""No adaptation: the bound from below."""
+"""Training without adaptation: the lower bound."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedmm.core.validation import one_of
 class SourceOnly(Objective):
     """The task loss alone: no adversary, and clients without source rows contribute nothing.
 
-    A gradient scale of the adversary says nothing here, so that a file for another objective can be run with this one.
+    A gradient scale of the adversary is ignored, so that a file for another objective can be run with this one.
 
     class_weights: ``none``, or ``balanced``: a row counts 1 / (classes p_y) with p_y the share of its class among all
         clients' labelled rows, so every class counts the same.

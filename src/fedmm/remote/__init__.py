@@ -1,1 +1,1 @@
-"""Rounds between processes that share no memory: packed messages, and the frameworks that carry them."""
+"""Rounds between processes without shared memory: packed messages, and the frameworks that carry them."""

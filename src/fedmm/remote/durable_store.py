@@ -1,4 +1,4 @@
-"""A client's own states on its disk: what it needs to go on after a crash, by run, client and round."""
+"""A client's states on its own disk, by run, client and round, so that it can continue after a crash."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = re.compile(r"(before-the-first|round-\d{8})\.safetensors")
 
 
 def state_folder(root: Path, run: str, client: str) -> Path:
-    """Where the states of a client in a run lie, whatever characters are in the names."""
+    """Return the folder of a client's states in a run; names may contain any characters but start with no dot."""
     for what, name in (("run", run), ("client", client)):
         require(
             bool(name) and not name.startswith("."), f"the {what} name {name!r} cannot name a folder; choose another"
@@ -27,11 +27,11 @@ def state_folder(root: Path, run: str, client: str) -> Path:
 
 
 class DurableMemory(ClientMemory):
-    """A client's memory that is on disk before an update is sent: one file a state, the last ``depth`` of them.
+    """A client's memory on disk, written before an update is sent: one file per state, the last ``depth`` of them.
 
-    What lies in the folder is read when the memory is made. A file that was cut short or changed is left out and said:
-    the client then goes on from the state before, where that is the one the server counted, or says that it has lost
-    its state. device: where the states are wanted.
+    The folder is read when the memory is created. A truncated or altered file is skipped and reported: the client then
+    continues from the previous state, if that is the one the server counted, or reports that it has lost its state.
+    device: where the states are loaded.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class DurableMemory(ClientMemory):
         super().__init__(_read(folder, torch.device(device), say), depth=depth)
 
     def remember(self, round: int, kept: Kept) -> None:
-        """Keep a state; when this returns it is on disk. A disk that refuses it leaves all as it was."""
+        """Store a state; when this returns, it is on disk. If writing fails, the stored states stay as they were."""
         named = {f"own {name}": tensor for name, tensor in kept.own.items()}
         named |= {f"statistics {name}": tensor for name, tensor in kept.statistics.items()}
         try:
@@ -68,7 +68,7 @@ class DurableMemory(ClientMemory):
         return self.folder / f"{name}.safetensors"
 
     def _tidy(self) -> None:
-        """Remove the files of states that are no longer held: too old, or of rounds that were not counted."""
+        """Remove the files of states no longer held: too old, or of rounds that were not counted."""
         held = {self._path(round) for round in self.held}
         for path in _files(self.folder):
             if path not in held:
@@ -76,7 +76,7 @@ class DurableMemory(ClientMemory):
 
 
 def _files(folder: Path) -> list[Path]:
-    """The states in a folder, the newest first."""
+    """Return a folder's state files, newest first."""
     try:
         names = [path for path in folder.iterdir() if _NAME.fullmatch(path.name)]
     except FileNotFoundError:

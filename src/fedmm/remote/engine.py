@@ -1,4 +1,4 @@
-"""Rounds whose clients are asked by packed messages, whatever carries these."""
+"""Rounds whose clients are reached by packed messages, over any transport."""
 
 from __future__ import annotations
 
@@ -22,10 +22,10 @@ _USUAL = Terms()
 
 
 class Host:
-    """The server's half of rounds by messages: whom it invites, and what it makes of what arrives.
+    """The server's half of message-based rounds: it chooses whom to invite and settles what arrives.
 
-    A state that is given to it decides for the server alone, and says which of its own states each site goes on from.
-    Another one than the last returned is a restart of the server. session: the first one; each restart has the next.
+    A state passed to it sets the server's part alone and names the saved state from which each site continues. A state
+    other than the one last returned counts as a server restart. session: the first session; each restart adds 1.
     """
 
     def __init__(self, server: Server, session: int = 0) -> None:
@@ -35,7 +35,7 @@ class Host:
         self._last: FederatedState | None = None
 
     def invitations(self, state: FederatedState) -> dict[str, Invitation]:
-        """By site, those who are to take part in the next round."""
+        """Return the invitations to the next round, by site."""
         if state is not self._last:
             self._session += 1
         return self.server.invitations(state, session=self._session, restoring=self._lost)
@@ -51,7 +51,7 @@ class Host:
         refused: Sequence[Refusal] = (),
         open_sum: OpenSum | None = None,
     ) -> tuple[FederatedState, RoundRecord]:
-        """As :meth:`Server.settle_round`, and notes who has lost its state, to give it back in the next round."""
+        """Call :meth:`Server.settle_round`, and note which sites lost their states, to restore these next round."""
         assert self.server.terms.secure_sum == (open_sum is not None), "whoever asks for masks has to open their sum"
         after, record = self.server.settle_round(
             state, invitations, updates, began=began, kept=kept, refused=refused, open_sum=open_sum
@@ -61,17 +61,17 @@ class Host:
         return after, record
 
     def went_on(self, state: FederatedState) -> None:
-        """Take a state for the one that was last returned."""
+        """Treat ``state`` as the one last returned."""
         self._last = state
 
 
 class AskingEngine:
-    """Runs a federation's rounds by asking its sites; it computes what ``InProcess`` does, bit for bit on a CPU.
+    """Runs a federation's rounds by asking its sites; results equal those of ``InProcess``, bit for bit on a CPU.
 
-    The sites keep their own states, and a question says which of them to go on from, so that it may be put again. A
-    site that cannot answer ends the run, which can be gone on with: nobody is left out unnoticed.
+    The sites keep their own states, and a question names the one to continue from, so it can be repeated. If a site
+    cannot answer, the run stops and can be resumed: no site is left out silently.
 
-    problem: as the server sees it: its clients are not asked to work here.
+    problem: as the server sees it; its clients do no work here.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class AskingEngine:
         self.problem = problem
         terms.require_plain("nvflare")
         if terms.transmission.private:
-            terms = replace(terms, restore=True)  # the sums tell the norms of duals of which sites say nothing
+            terms = replace(terms, restore=True)  # sites do not report dual norms; the sums give them
         self.server = Server(problem, algorithm, rounds, terms)
         self._host = Host(self.server)
         self._ask = ask
@@ -101,7 +101,7 @@ class AskingEngine:
         return after, self._dual_norms.add_to(record, told, state, after)
 
     def _read(self, t: int, name: str, answer: Packed | None) -> Update:
-        """The update in an answer; in its place, a sentence that says why there is none."""
+        """Return the update in an answer; raise FedmmError with the reason if there is none."""
         if answer is None:
             raise FedmmError(f"the site {name!r} did not answer in round {t + 1}; the run can be resumed")
         if PROBLEM in answer.about:
@@ -117,10 +117,10 @@ class AskingEngine:
 
 @dataclass
 class DualNorms:
-    """||dual_i|| by site: what each tells of its own, or what the sum of its updates tells.
+    """||dual_i|| by site, as reported by the site or derived from the sum of its updates.
 
-    A site does not tell it where its updates carry noise, and has not told it yet if the server was restarted since:
-    there the sums know it, if the server keeps them.
+    A site does not report it if its updates carry noise, and after a server restart not before its next answer; then it
+    follows from the sums, if the server keeps them.
     """
 
     server: Server
@@ -129,7 +129,7 @@ class DualNorms:
     def add_to(
         self, record: RoundRecord, told: Mapping[str, About], before: FederatedState, after: FederatedState
     ) -> RoundRecord:
-        """The record of a round with these norms. told: what the sites said with their updates, by name."""
+        """Return the round's record with these norms. told: what the sites reported with their updates, by name."""
         counted = [name for name, t in after.counted.items() if t == before.round]
         said = {name: told.get(name, {}).get("dual_norm") for name in counted}
         self.known |= {name: norm for name, norm in said.items() if isinstance(norm, float) and math.isfinite(norm)}

@@ -1,7 +1,7 @@
-"""A server and its sites that know of each other only what messages say, in one process.
+"""A server and its sites in one process that share nothing but messages.
 
-The reference for engines whose clients are elsewhere: a site keeps its own states, and what happens between it and the
-server is an :class:`Exchange`, which may lose, delay, repeat or change messages.
+The reference for engines with remote clients: a site keeps its own states, and what happens between it and the server
+is an :class:`Exchange`, which may lose, delay, repeat or change messages.
 """
 
 from __future__ import annotations
@@ -25,33 +25,33 @@ _USUAL = Terms()
 
 
 class Exchange:
-    """What happens between a server and its sites: here everything arrives, once and in time."""
+    """The channel between a server and its sites; here everything arrives, once and in time."""
 
     def invited(self, client: str, invitation: Invitation) -> bool:
-        """Whether an invitation reaches the site, and the site is up to answer it."""
+        """Return whether an invitation reaches the site, and the site can answer it."""
         return True
 
     def arriving(self, t: int, answers: Sequence[Update]) -> Sequence[Update]:
-        """What reaches the server before it closes round t, of these answers and of earlier ones."""
+        """Return what reaches the server before it closes round t, of these answers and earlier ones."""
         return answers
 
     def confirming(self, t: int, client: str) -> bool:
-        """Whether a site gives its word that the masked sum of round t is to be opened."""
+        """Return whether a site confirms that the masked sum of round t may be opened."""
         return True
 
     def opening(self, t: int, client: str) -> bool:
-        """Whether a site tells what opens the masked sum of round t."""
+        """Return whether a site reveals what opens the masked sum of round t."""
         return True
 
     def between_rounds(self, t: int, memories: Mapping[str, ClientMemory]) -> None:
-        """What happens to the sites' memories after round t."""
+        """Change the sites' memories after round t."""
 
 
 class Messaging:
-    """Runs a federation's rounds by messages; with a faultless exchange it computes what ``InProcess`` does.
+    """Runs a federation's rounds by messages; with a faultless exchange its results equal those of ``InProcess``.
 
-    The sites keep their states by themselves, as :class:`Host` says. depth: how many states a site keeps.
-    masks: by site, its part in sums that are masked.
+    The sites keep their own states, as :class:`Host` describes. depth: how many states a site keeps.
+    masks: by site, its part in masked sums. offer: the sites' signed keys for them.
     """
 
     def __init__(
@@ -79,11 +79,11 @@ class Messaging:
         }
 
     def start(self) -> FederatedState:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return self.server.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
-        """One round: the state after it, and what is known of it. ``state`` is left as it is."""
+        """Run one round; return the state after it and its record. ``state`` is not changed."""
         began = time.perf_counter()
         t = state.round
         invitations = self.host.invitations(state)

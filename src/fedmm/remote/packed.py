@@ -1,7 +1,6 @@
-"""Messages between processes: named arrays, plain values, and numbers that were measured. Needs no torch.
+"""Messages between processes: named arrays, plain values and metrics; needs no torch.
 
-Between two processes of one machine a message is a line of JSON and the arrays' bytes one after the other: nothing in
-it is executed when it is read.
+Between processes of one machine a message is a line of JSON followed by the arrays' bytes; reading it executes nothing.
 """
 
 from __future__ import annotations
@@ -16,11 +15,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 INTRODUCE, DESCRIBE, TRAIN, MEASURE = "introduce", "describe", "train", "measure"
-"""What a site can be asked: who it is and what it holds, to describe the columns of its table by sums, to work in a
-round, and to measure a model on its own rows."""
+"""Questions to a site: introduce itself, describe its table by sums, train in a round, evaluate a model on its rows."""
 
 CONFIRM, OPEN = "confirm", "open"
-"""Where updates are masked: whose their sum is of, and to open it."""
+"""Questions about masked updates: confirm whose sum it is, and open it."""
 
 MESSAGE_TYPES = {
     INTRODUCE: "query",
@@ -30,19 +28,19 @@ MESSAGE_TYPES = {
     CONFIRM: "query.confirm",
     OPEN: "query.open",
 }
-"""Flower's type of the message that asks it."""
+"""Flower's message type for each kind of question."""
 
 PROBLEM = "problem"
-"""Where a site says in words why it cannot answer."""
+"""The key under which a site says why it cannot answer."""
 
 FINAL = "final"
-"""Where a site says that the same question would be refused again."""
+"""The key under which a site says that it would refuse the same question again."""
 
 TUNING_ROUNDS, TUNING_QUESTIONS = "tuning_rounds", "tuning_questions"
-"""Where a server says, before a tuning, how many rounds and questions it will take of a site at most."""
+"""The keys under which a server announces, before tuning, the most rounds and questions it will ask of a site."""
 
 NAME = "site"
-"""Where a site says its name when it introduces itself."""
+"""The key under which a site gives its name when it introduces itself."""
 
 _MOST_ARRAYS, _MOST_AXES = 10_000, 16
 _NUMBERS = "fiub"
@@ -52,11 +50,11 @@ About = dict[str, int | float | str | bool]
 
 
 class Malformed(Exception):  # noqa: N818 - reads as what is wrong
-    """A message that cannot be read, and why, in words that follow its sender's name."""
+    """A message that cannot be read; the reason is worded to follow the sender's name."""
 
 
 class Packed(NamedTuple):
-    """What travels."""
+    """The content of a message."""
 
     arrays: Arrays
     about: About
@@ -64,25 +62,25 @@ class Packed(NamedTuple):
 
 
 Ask = Callable[[str, Mapping[str, Packed]], Mapping[str, Packed]]
-"""Puts a question of a kind to each of these sites, and gives the answers of those that answered in time."""
+"""Puts a question of a given kind to each of these sites, and returns the answers that arrive in time."""
 
 
 def array_bytes(arrays: Mapping[str, NDArray[Any]]) -> tuple[list[Any], bytes]:
-    """Name, dtype and shape of each array, as JSON can have them, and their bytes one after the other."""
+    """Return each array's name, dtype and shape, for JSON, and the arrays' bytes in sequence."""
     described = [[name, array.dtype.str, list(array.shape)] for name, array in arrays.items()]
     return described, b"".join(np.ascontiguousarray(array).tobytes() for array in arrays.values())
 
 
 def read_arrays(described: list[Any], content: bytes) -> Arrays:
-    """The arrays that travelled so, which cannot be written to; what cannot be read is ``Malformed``."""
+    """Rebuild arrays, read-only, from :func:`array_bytes`; raise Malformed if that fails."""
     if len(described) > _MOST_ARRAYS:
-        raise Malformed(f"it sent {len(described)} arrays")
+        raise Malformed(f"it sent {len(described)} arrays, but at most {_MOST_ARRAYS} are accepted")
     arrays, place = Arrays(), 0
     for name, kind, shape in described:
         dtype = np.dtype(str(kind))
         sides = [int(side) for side in shape]
         if dtype.kind not in _NUMBERS or len(sides) > _MOST_AXES or min(sides, default=0) < 0:
-            raise Malformed(f"it sent an array of {str(kind)[:20]} that cannot be read")
+            raise Malformed(f"it sent an array of dtype {str(kind)[:20]} that cannot be read")
         count = math.prod(sides)
         if count * dtype.itemsize > len(content) - place:
             raise Malformed("it sent fewer bytes than its arrays have")
@@ -94,23 +92,23 @@ def read_arrays(described: list[Any], content: bytes) -> Arrays:
 
 
 def one_line(text: object, most: int = 300) -> str:
-    """What another machine says, fit for a line of a log."""
+    """Make text from another machine safe for one line of a log."""
     return "".join(letter if letter.isprintable() else " " for letter in str(text)[:most])
 
 
 def contents(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """What arrays are, in words: name, shape, dtype and bytes of each."""
+    """Describe arrays in words: the name, shape, dtype and bytes of each."""
     named = [f"{name} {list(array.shape)} {array.dtype} {array.nbytes} bytes" for name, array in arrays.items()]
     return "; ".join(named) or "no arrays"
 
 
 # Over a pipe ----------------------------------------------------------------------------------------------------------
 
-Pipe = Connection  # of bytes both ways
+Pipe = Connection  # carries bytes both ways
 
 
 def send(pipe: Pipe[bytes, bytes], kind: str, packed: Packed) -> None:
-    """Send a message of a kind."""
+    """Send a message of a given kind."""
     arrays, content = array_bytes(packed.arrays)
     head = {"kind": kind, "about": packed.about, "metrics": packed.metrics, "arrays": arrays}
     pipe.send_bytes(json.dumps(head).encode())
@@ -118,7 +116,7 @@ def send(pipe: Pipe[bytes, bytes], kind: str, packed: Packed) -> None:
 
 
 def receive(pipe: Pipe[bytes, bytes]) -> tuple[str, Packed]:
-    """The next message and its kind; its arrays cannot be written to."""
+    """Return the kind of the next message and the message; its arrays are read-only."""
     head = json.loads(pipe.recv_bytes())
     return head["kind"], Packed(read_arrays(head["arrays"], pipe.recv_bytes()), head["about"], head["metrics"])
 
@@ -127,14 +125,14 @@ ANSWERS = "answers"
 
 
 def send_each(pipe: Pipe[bytes, bytes], kind: str, messages: Mapping[str, Packed], seconds: float = 0.0) -> None:
-    """Send a message of a kind for, or from, each of these clients. seconds: that answers are waited for."""
+    """Send a message of a given kind to or from each of these clients. seconds: how long to wait for answers."""
     send(pipe, kind, Packed({}, {"messages": len(messages), "seconds": seconds}, {}))
     for name, packed in messages.items():
         send(pipe, name, packed)
 
 
 def receive_each(pipe: Pipe[bytes, bytes]) -> tuple[str, dict[str, Packed], float]:
-    """The next messages: their kind, each by its client, and the seconds."""
+    """Return the next messages as :func:`send_each` sent them: their kind, each by client, and the seconds."""
     kind, head = receive(pipe)
     messages = dict(receive(pipe) for _ in range(int(head.about["messages"])))
     return kind, messages, float(head.about["seconds"])
@@ -147,25 +145,25 @@ MOST_DEPTH = 8
 
 
 def read_json(text: object, what: str, *, most_bytes: int = MOST_BYTES, most_depth: int = MOST_DEPTH) -> Any:
-    """The value of a JSON text that a site sent; ``Malformed`` if it is none, too large, too deep or not finite.
+    """Parse JSON text from a site; raise Malformed if it is invalid, too large, too deep or not finite.
 
-    what: as the reason calls it, such as "what it holds". most_bytes: in UTF-8. most_depth: of lists and tables.
+    what: its name in the reason, such as "what it holds". most_bytes: in UTF-8. most_depth: of lists and tables.
     """
     if not isinstance(text, str):
-        raise Malformed(f"{what} is no text")
+        raise Malformed(f"{what} is not text")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most_bytes:
-        raise Malformed(f"{what} takes {size} bytes of JSON, where at most {most_bytes} are read")
+        raise Malformed(f"{what} has {size} bytes of JSON, but at most {most_bytes} are accepted")
     if _is_deeper(text, most_depth):
-        raise Malformed(f"{what} is nested more than {most_depth} deep")
+        raise Malformed(f"{what} is nested more than {most_depth} levels deep")
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as problem:
-        raise Malformed(f"{what} is no JSON: {problem}") from problem
+        raise Malformed(f"{what} is not valid JSON: {problem}") from problem
 
 
 def _is_deeper(text: str, most: int) -> bool:
-    """Whether lists and tables are open more than ``most`` deep somewhere, without parsing."""
+    """Return whether lists and tables nest more than ``most`` deep, without parsing."""
     depth, quoted, escaped = 0, False, False
     for letter in text:
         if quoted:
@@ -183,4 +181,4 @@ def _is_deeper(text: str, most: int) -> bool:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

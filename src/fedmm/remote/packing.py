@@ -1,10 +1,10 @@
-"""Invitations, updates and masks as named arrays and plain values, for clients that are in other processes.
+"""Invitations, updates and masks as named arrays and plain values, for clients in other processes.
 
 A vector ``[size]`` travels as two arrays, one for each group of parameters: ``min.omega`` and ``max.psi``, in the order
-of the layout. Those of the point z have these names alone, those of another vector begin with its name:
-``control/min.omega``. Whatever else travels is one array: ``z.scales/whole``, ``statistics/NAME``. Sums for a client
-that lost its state begin with ``totals/``. Few arrays, because engines take a request and more for each. Single
-numbers are plain values: ``importance`` of an invitation, ``scalar/NAME`` of an update.
+of the layout. The point z has these names alone; those of other vectors start with the vector's name:
+``control/min.omega``. Anything else is one array: ``z.scales/whole``, ``statistics/NAME``. Sums for a client that lost
+its state start with ``totals/``. Arrays are few because engines make at least one request for each. Single numbers are
+plain values: ``importance`` of an invitation, ``scalar/NAME`` of an update.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _OMEGA, _PSI = "min.omega", "max.psi"
 
 
 def vector_arrays(layout: Layout, vectors: State) -> Arrays:
-    """Named vectors as arrays."""
+    """Convert named vectors to arrays."""
     arrays: Arrays = {}
     for name, vector in vectors.items():
         before = "" if name == _POINT else f"{name}/"
@@ -43,7 +43,7 @@ def vector_arrays(layout: Layout, vectors: State) -> Arrays:
 
 
 def read_vectors(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
-    """The vectors that travelled as these arrays."""
+    """Rebuild the vectors from their arrays."""
     parts: dict[str, dict[str, NDArray[Any]]] = {}
     for key, array in arrays.items():
         name, _, rest = (_POINT, "", key) if key in (_OMEGA, _PSI, _WHOLE) else key.partition("/")
@@ -55,7 +55,7 @@ def read_vectors(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
 
 
 def pack_invitation(layout: Layout, invitation: Invitation) -> Packed:
-    """An invitation as it travels."""
+    """Pack an invitation for transport."""
     arrays = vector_arrays(layout, invitation.travelling)
     arrays |= {_STATISTICS + name: _array(tensor) for name, tensor in invitation.statistics.items()}
     if invitation.totals is not None:
@@ -72,7 +72,7 @@ def pack_invitation(layout: Layout, invitation: Invitation) -> Packed:
 
 
 def read_invitation(layout: Layout, arrays: Mapping[str, NDArray[Any]], about: Mapping[str, object]) -> Invitation:
-    """The invitation that travelled so."""
+    """Rebuild an invitation."""
     totals = {name.removeprefix(_TOTALS): array for name, array in arrays.items() if name.startswith(_TOTALS)}
     sent = {name: array for name, array in arrays.items() if not name.startswith((_TOTALS, _STATISTICS))}
     return Invitation(
@@ -87,7 +87,7 @@ def read_invitation(layout: Layout, arrays: Mapping[str, NDArray[Any]], about: M
 
 
 def pack_update(layout: Layout, update: Update) -> Packed:
-    """An update as it travels."""
+    """Pack an update for transport."""
     arrays = vector_arrays(layout, update.vectors)
     arrays |= {_STATISTICS + name: _array(tensor) for name, tensor in update.statistics.items()}
     about: About = {
@@ -102,7 +102,7 @@ def pack_update(layout: Layout, update: Update) -> Packed:
 
 
 def read_update(layout: Layout, packed: Packed) -> Update:
-    """The update that travelled so; what cannot be read is refused by a reason, whatever it is."""
+    """Rebuild an update; raise Malformed with a reason whatever makes it unreadable."""
     arrays, about, metrics = packed
     client = about.get("client")
     if not isinstance(client, str):
@@ -173,18 +173,18 @@ def _number(name: str, value: object) -> float:
 # Masks: a site's signed key, the keys of a round, and the questions and answers that open a sum -----------------------
 
 OFFER = "masks"
-"""Where an invitation has the keys of its round."""
+"""The key under which an invitation has the keys of its round."""
 _KEY, _SIGNATURE, _WORD, _OWN, _GONE = "mask_key", "mask_signature", "confirmation", "own_seed", "gone_seeds"
 _SESSION, _ROUND, _SURVIVORS, _WORDS = "session", "round", "survivors", "confirmations"
 
 
 def pack_key(signed: SignedKey) -> About:
-    """A site's key, in what it says of itself."""
+    """Pack a site's key for its introduction."""
     return {_KEY: signed.key.hex(), _SIGNATURE: signed.signature.hex()}
 
 
 def read_key(about: Mapping[str, object]) -> SignedKey | None:
-    """The key in what a site said of itself, if there is one."""
+    """Return the key in a site's introduction; None if it has none."""
     try:
         return SignedKey(_bytes(about[_KEY]), _bytes(about[_SIGNATURE]))
     except (KeyError, Malformed):
@@ -192,12 +192,12 @@ def read_key(about: Mapping[str, object]) -> SignedKey | None:
 
 
 def pack_offer(offer: Offer) -> str:
-    """The keys of a round."""
+    """Pack the keys of a round."""
     return json.dumps({name: [each.key.hex(), each.signature.hex()] for name, each in sorted(offer.items())})
 
 
 def read_offer(about: Mapping[str, object]) -> Offer:
-    """The keys of a round, from what the server said."""
+    """Rebuild the keys of a round from the server's message."""
     if OFFER not in about:
         raise Malformed("the server sent no keys for masks")
     try:
@@ -210,7 +210,7 @@ def read_offer(about: Mapping[str, object]) -> Offer:
 def pack_sum_question(
     session: int, t: int, survivors: Iterable[str], words: Mapping[str, bytes] | None = None
 ) -> Packed:
-    """Asks a site to confirm a sum; with everybody's word, to open it."""
+    """Ask a site to confirm a sum or, with everybody's confirmations, to open it."""
     about: About = {_SESSION: session, _ROUND: t, _SURVIVORS: json.dumps(sorted(survivors))}
     if words is not None:
         about[_WORDS] = json.dumps({name: word.hex() for name, word in words.items()})
@@ -218,7 +218,7 @@ def pack_sum_question(
 
 
 def answer_sum_question(masks: Masks, kind: str, question: Packed) -> Packed:
-    """A site's answer."""
+    """Return a site's answer to such a question."""
     about = question.about
     try:
         session, t = _whole(about[_SESSION]), _whole(about[_ROUND])
@@ -234,7 +234,7 @@ def answer_sum_question(masks: Masks, kind: str, question: Packed) -> Packed:
 
 
 def read_word(answer: Packed) -> bytes | None:
-    """A site's word in its answer, if it gave it."""
+    """Return the confirmation in a site's answer; None if it gave none."""
     try:
         return _bytes(answer.about[_WORD])
     except (KeyError, Malformed):
@@ -242,7 +242,7 @@ def read_word(answer: Packed) -> bytes | None:
 
 
 def read_opening(answer: Packed) -> Opening | None:
-    """What a site tells in its answer, if it can be read."""
+    """Return the opening in a site's answer; None if it cannot be read."""
     try:
         gone = json.loads(str(answer.about[_GONE])).items()
         return Opening(_bytes(answer.about[_OWN]), {str(name): _bytes(seed) for name, seed in gone})

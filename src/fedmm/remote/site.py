@@ -1,4 +1,4 @@
-"""A site that answers packed questions: what an engine in another process asks of it."""
+"""A site that answers packed questions from an engine in another process."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from fedmm.remote.packing import pack_update, read_invitation
 
 @dataclass(frozen=True)
 class Site:
-    """A client as it lives elsewhere: it answers invitations, and its memory survives whatever happens to an answer.
+    """A client that runs elsewhere: it answers invitations, and its memory survives whatever happens to an answer.
 
-    statistics: the running statistics that it begins with.
+    statistics: the running statistics to start from.
     """
 
     worker: Worker
@@ -27,7 +27,7 @@ class Site:
     statistics: Statistics = field(default_factory=dict)
 
     def answer(self, invitation: Invitation) -> Update:
-        """Work, and keep the new state beside the one the server has counted, before anything is sent."""
+        """Work, and store the new state beside the one that the server counted, before anything is sent."""
         kept = self.memory.state_for(invitation.counted) or self._begun(invitation)
         if kept is None or not readable(invitation.travelling, kept.own):
             return Update(invitation.round, self.worker.name, {}, session=invitation.session, lost=True)
@@ -43,9 +43,9 @@ class Site:
         return worked.answer(self.worker.name, invitation)
 
     def _begun(self, invitation: Invitation) -> Kept | None:
-        """The state of a site that has none for this invitation: new, or made again of what the server counted."""
+        """Create the state of a site that has none for this invitation, new or restored from the server's sums."""
         algorithm, sent = self.worker.algorithm, invitation.travelling
-        if "z" not in sent:  # codes, which say nothing without the point that they begin at
+        if "z" not in sent:  # codes, which mean nothing without the point they refer to
             return None
         if invitation.counted == NEVER:
             own = algorithm.init_client(sent["z"])
@@ -62,9 +62,9 @@ Mask = Callable[[Invitation, Update], Update]
 
 
 def answer_question(site: Site, layout: Layout, question: Packed, mask: Mask | None = None) -> Packed:
-    """A site's answer to an invitation, with the seconds it took and, unless updates are hidden, its dual's norm.
+    """Answer an invitation, with the seconds it took and, unless updates are hidden, the norm of the dual.
 
-    mask: hides its update among the others of the round.
+    mask: hides the update among the others of the round.
     """
     began = time.perf_counter()
     invitation = read_invitation(layout, question.arrays, question.about)

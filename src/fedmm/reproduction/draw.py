@@ -1,4 +1,4 @@
-"""From the results of an item's runs to its picture and page."""
+"""Draw an item's picture and write its page from the results of its runs."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from fedmm.reproduction.results import RunResult, by_cell, read_results, select_
 from fedmm.reproduction.tables import Number, TableGrid, accuracy_grids, markdown, rounds_grids, runs_table
 
 _ENOUGH_SEEDS = 3
-"""From how many on a spread says something."""
+"""Fewest seeds for a meaningful spread."""
 
 
 def draw_item(item_folder: Path | str, results: Path | str, out: Path | str) -> list[Path]:
     """Write a figure or table of the paper from its results, as ``<item>.svg``, ``.png`` and ``.md`` in ``out``.
 
-    item_folder: holds ``item.toml``. results: JSON lines, one finished run each; what is not there yet is said in the
-    picture and on the page. Returns the files written.
+    item_folder: contains ``item.toml``. results: JSON lines, one per finished run; the picture and the page name
+    missing runs. Returns the files written.
     """
     item, out = read_item(item_folder), Path(out)
     runs = select_runs(read_results(results), item, Path(results))
@@ -57,11 +57,11 @@ def _table(item: Item, runs: Sequence[RunResult]) -> tuple[Figure, str]:
     return draw_tables(item.title, grids), "\n".join(markdown(grid) for grid in grids)
 
 
-# What stands below: how it was made, on what, and what is missing -----------------------------------------------------
+# The text below: how it was made, on which hardware, and what is missing ----------------------------------------------
 
 
 def _describe_runs(item: Item, runs: Sequence[RunResult]) -> str:
-    """A Markdown section with the commands, runs, hardware, versions, seconds and commits of the runs."""
+    """Return a Markdown section with the commands, runs, hardware, versions, seconds and commits of the runs."""
     commands = _distinct(runs, "command") or [f"fedmm reproduce {item.runs_of}"]
     lines = ["## How it was made", "", *(f"    {command}" for command in commands), ""]
     lines += [f"- {name}: {words}" for name, words in _facts(runs).items() if words]
@@ -69,7 +69,7 @@ def _describe_runs(item: Item, runs: Sequence[RunResult]) -> str:
 
 
 def _list_missing(item: Item, runs: Sequence[RunResult]) -> str:
-    """A Markdown section with what was not computed, diverged, or has a caveat."""
+    """Return a Markdown section on what was not computed, diverged, or has a caveat."""
     cells = by_cell(runs)
     lines = []
     for panel in item.panels:
@@ -89,13 +89,13 @@ def _list_missing(item: Item, runs: Sequence[RunResult]) -> str:
 
 
 def _list_cells(item: Item, runs: Sequence[RunResult], caveat: str) -> str:
-    """The cells with runs that have a caveat."""
+    """Name the cells with runs that have a caveat."""
     cells = {run.cell for run in runs if run.provenance.get("caveat") == caveat}
     return _cells_in_words(item, cells)
 
 
 def _cells_in_words(item: Item, cells: Collection[tuple[str, str]]) -> str:
-    """Curves by panel, in the order of the item."""
+    """Name the curves by panel, in the order of the item."""
     ordered = [cell for cell in item.expected() if cell in cells]
     by_panel = {panel: [f"`{curve}`" for name, curve in ordered if name == panel] for panel, _ in ordered}
     return "; ".join(f"{item.panel_title(panel)} {', '.join(curves)}" for panel, curves in by_panel.items())
@@ -130,7 +130,7 @@ def _format_range(values: Sequence[float]) -> str:
 
 
 def _distinct(runs: Sequence[RunResult], name: str) -> list[str]:
-    """The different values of a fact about the runs, in order of the runs."""
+    """Return the different values of a fact about the runs, in order of the runs."""
     given = [run.provenance.get(name) for run in runs]
     return list(dict.fromkeys(words for value in given if (words := _words(value))))
 
@@ -146,13 +146,13 @@ def _words(value: object) -> str:
 _TITLE, _TEXT, _SMALL = 9.0, 8.0, 6.8
 _MARGIN, _GROUP_GAP, _LEAST_WIDTH = 0.1, 0.14, 5.0
 _LETTER = 0.6
-"""The width of a letter, in sizes of the font."""
+"""Width of a character relative to the font size."""
 _ROW, _BELOW = lines_height("", _TEXT) + 0.05, lines_height("", _SMALL) - 0.02
-"""Inches: of a row, and of the smaller line below a number."""
+"""Heights in inches of a row, and of the smaller line below a number."""
 
 
 def draw_tables(title: str, grids: Sequence[TableGrid]) -> Figure:
-    """The grids of a table, one below the other, as wide as the widest needs."""
+    """Draw the grids of a table, one below the other, as wide as the widest needs."""
     edges = [_column_edges(grid) for grid in grids]
     width = max(_LEAST_WIDTH, *(spans[-1][1] + 2 * _MARGIN for spans in edges))
     title = wrap_text(title, width, _TITLE)
@@ -179,7 +179,7 @@ def _below(grid: TableGrid, number: Number) -> str:
 
 
 def _column_edges(grid: TableGrid) -> list[tuple[float, float]]:
-    """Left and right of each column in inches; the columns of a group are at least as wide as its name."""
+    """Return the left and right edge of each column in inches; a group's columns are at least as wide as its name."""
     widths = []
     for i, column in enumerate(grid.columns):
         numbers = [row.numbers[i] for row in grid.rows]
@@ -210,7 +210,7 @@ def _grid_height(grid: TableGrid) -> float:
 
 
 def _draw_grid(axes: Axes, grid: TableGrid, edges: Sequence[tuple[float, float]], top: float) -> None:
-    """Headings, then the rows; the last of several is the average."""
+    """Draw headings, then the rows; if there are several, the last is the average."""
     right = edges[-1][1]
     middles = [(left + end) / 2 for left, end in edges]
     bottom = top + _head_height(grid)

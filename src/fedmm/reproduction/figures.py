@@ -1,4 +1,4 @@
-"""A figure of the paper: a grid of panels below a title and one legend."""
+"""A figure of the paper: a title, one legend, and a grid of panels."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ from fedmm.reproduction.tables import ABSENT
 
 _WIDTHS = {1: 5.0, 2: 6.0}
 _JOURNAL = 7.0
-"""Inches: the width of a journal's page, taken by figures of three columns or more."""
+"""Width of a journal's page in inches, used by figures of three columns or more."""
 _TITLE = 9.0
 _AXIS, _LABEL = 0.5, 0.2
-"""Inches: above and below a panel for its title and numbers, and for the name of its axis."""
+"""Inches above and below a panel for its title and numbers, and for its axis label."""
 _SHAPES = {1: 0.62}
 _SHAPE = 0.72
-"""A panel's height by its width."""
+"""A panel's height relative to its width."""
 _NEVER = "not reached"
 
 
 def draw_curves(item: Item, runs: Sequence[RunResult]) -> Figure:
-    """The figure of an item's runs; form ``rates`` also says when each curve reaches FedSGDA's final accuracy."""
+    """Draw the figure of an item's runs; form ``rates`` also shows when each curve reaches FedSGDA's final accuracy."""
     panels = collect_panels(item, runs)
     columns = min(item.columns, len(panels))
     rows = -(-len(panels) // columns)
@@ -111,7 +111,7 @@ def _describe(item: Item, runs: Sequence[RunResult]) -> str:
     return "; ".join(about)
 
 
-# How fast: the round in which each curve first reaches FedSGDA's final accuracy ---------------------------------------
+# Rates: the round in which each curve first reaches FedSGDA's final accuracy ------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -127,18 +127,18 @@ class Rates:
 
 
 def panel_rates(panel: Panel) -> Rates:
-    """The rates of a panel."""
+    """Return the rates of a panel."""
     level = final_percent([run for line in panel.lines for run in line.runs if run.algorithm == "fedsgda"])
     return Rates(level, [] if level is None else [(line, first_reach(line.curve, level)) for line in panel.lines])
 
 
 def first_reach(curve: Curve, level: float) -> int | None:
-    """The first round in which the mean over seeds is at ``level`` percent or above, None if it never is."""
+    """Return the first round in which the mean over seeds is at least ``level`` percent; None if it never is."""
     return next((t for t, value in zip(curve.rounds, curve.mean, strict=True) if value >= level - 1e-9), None)
 
 
 def _mark_rates(axes: Axes, rates: Rates) -> None:
-    """The level as a line, and a dot where a curve reaches it."""
+    """Draw the level as a line, and a dot where each curve reaches it."""
     if rates.level is None:
         return
     axes.axhline(rates.level, color=FAINT, linewidth=0.6, zorder=1.5)
@@ -149,7 +149,7 @@ def _mark_rates(axes: Axes, rates: Rates) -> None:
 
 
 def _write_rates(axes: Axes, rates: Rates) -> None:
-    """A line of text for each curve, below the axes."""
+    """Write a line of text for each curve, below the axes."""
     heading = "FedSGDA: not computed" if rates.level is None else f"first reaches {rates.level:.1f} % in round"
     rows: list[tuple[str, str, dict[str, Any]]] = [(heading, "", {"color": FAINT})]
     for line, t in rates.reached:
@@ -164,7 +164,7 @@ def _write_rates(axes: Axes, rates: Rates) -> None:
 
 
 def rates_table(panels: Sequence[Panel]) -> str:
-    """The same for all panels as a Markdown table."""
+    """Return the rates of all panels as a Markdown table."""
     labels = list(dict.fromkeys(line.label for panel in panels for line in panel.lines))
     lines = [["", "FedSGDA's final (%)", *labels], [":--", "--:", *["--:"] * len(labels)]]
     for panel in panels:

@@ -19,16 +19,16 @@ FORMS = ("curves", "rates", "accuracy_table", "rounds_table")
 FULL = "full"
 """The scale of the paper's own experiments."""
 ITEM, _PANEL_BASE = "item.toml", "panel.toml"
-"""What the experiments of a panel share; no experiment itself."""
+"""``panel.toml`` has what a panel's experiments share; it is not an experiment."""
 Cell = tuple[str, str]
 """A panel and a curve, by name."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A figure (its panels hold curves) or a table (its panels are rows, its curves columns).
+    """A figure (its panels contain curves) or a table (its panels are rows, its curves columns).
 
-    runs_of: the item whose runs it is made of, itself for most.
+    runs_of: the item whose runs it shows, for most items itself.
     scale_changes: for each smaller scale, the values that it changes in every experiment, by section.
     columns_of: the curves of each objective, for tables.
     paper_accuracy, paper_rounds: the paper's own numbers, in percent and in hundreds of rounds.
@@ -60,14 +60,14 @@ class Item:
         return self.panel_titles.get(panel, panel)
 
     def curve_files(self, panel: str) -> list[Path]:
-        """The TOML file of each curve of a panel, in the folder of the item whose runs it is made of."""
+        """Return the TOML file of each curve of a panel, from the folder of the item whose runs it shows."""
         folder = self.folder.parent / self.runs_of / panel
         return sorted(path for path in folder.glob("*.toml") if path.name != _PANEL_BASE)
 
     def expected(self) -> list[Cell]:
-        """The cells that have an experiment, in order.
+        """Return the cells that have an experiment, in order.
 
-        A panel's experiments are the TOML files of its folder; if it has none, every listed curve counts.
+        A panel's experiments are the TOML files in its folder; if there are none, every listed curve counts.
         """
         named = dict.fromkeys([*self.curves, *(curve for curves in self.columns_of.values() for curve in curves)])
         cells: list[Cell] = []
@@ -78,13 +78,13 @@ class Item:
 
 
 def in_order(names: Iterable[str], listed: Iterable[str]) -> list[str]:
-    """The names without repetition: those that are listed in the order of the list, then the others by name."""
+    """Return the names once each: first those in ``listed``, in its order, then the others sorted."""
     given, order = set(names), list(dict.fromkeys(listed))
     return [name for name in order if name in given] + sorted(given.difference(order))
 
 
 def read_item(folder: Path | str) -> Item:
-    """The item of a folder with an ``item.toml``."""
+    """Read the item of a folder with an ``item.toml``."""
     folder = Path(folder).resolve()
     path = folder / ITEM
     table = read_toml(path, "give the folder of a figure or table")
@@ -116,12 +116,12 @@ def read_item(folder: Path | str) -> Item:
 
 
 def _cells(table: Fields) -> dict[Cell, float]:
-    """Numbers by panel and curve, from a table of tables."""
+    """Return numbers by panel and curve, from a table of tables."""
     return {(panel, curve): row.number(curve) for panel, row in table.tables().items() for curve in row.values}
 
 
 def read_items(paper: Path) -> dict[str, Item]:
-    """The items in a folder such as ``paper/``, by name."""
+    """Read all items in a folder such as ``paper/``, by name."""
     files = sorted(paper.glob(f"*/{ITEM}")) if is_folder(paper) else []
     require(
         bool(files), f"{paper} holds no {ITEM} of a figure or table; run this in a checkout, or name the folder --paper"

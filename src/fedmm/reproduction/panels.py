@@ -1,4 +1,4 @@
-"""One panel of a figure: target accuracy (%) over communication rounds, with bounds, crosses and its frame."""
+"""One panel of a figure: target accuracy (%) over communication rounds, with bounds, crosses and axes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedmm.reproduction.items import Item, in_order
 from fedmm.reproduction.results import RunResult, by_cell
 
 TEXT, SMALL, TINY = 8.0, 7.0, 6.0
-"""Sizes of fonts in points, for a figure of a journal's width."""
+"""Font sizes in points, for a figure of a journal's width."""
 BOUND: dict[str, Any] = {"color": INK, "linewidth": 0.7, "linestyle": (0, (4, 3))}
 CROSS: dict[str, Any] = {"marker": "X", "markersize": 6.5, "markeredgecolor": "white", "markeredgewidth": 0.7}
 
@@ -40,7 +40,7 @@ _DASHES: tuple[Any, ...] = (
     (0, (9, 2)),
 )
 _OURS, _OTHERS = 1.6, 1.15
-"""Widths of lines in points."""
+"""Line widths in points."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +55,7 @@ class PanelLine:
 
 @dataclass(frozen=True)
 class Panel:
-    """What a panel shows. bounds: the final accuracy (%) of each bound, by label."""
+    """The content of a panel. bounds: the final accuracy (%) of each bound, by label."""
 
     title: str
     lines: Sequence[PanelLine]
@@ -67,12 +67,12 @@ class Panel:
 
     @property
     def rounds(self) -> list[int]:
-        """All rounds in which something was measured."""
+        """All evaluated rounds."""
         return [t for line in self.lines for run in line.curve.runs for t in run.rounds]
 
 
 def collect_panels(item: Item, runs: Sequence[RunResult]) -> list[Panel]:
-    """The panels of an item, in its order; a label looks the same in all of them."""
+    """Return the panels of an item, in its order; a label looks the same in all of them."""
     curves = in_order((run.curve for run in runs), item.curves)
     cells = by_cell(runs)
     looks = paper_strokes(
@@ -93,10 +93,10 @@ def collect_panels(item: Item, runs: Sequence[RunResult]) -> list[Panel]:
 
 
 def paper_strokes(runs: Sequence[RunResult]) -> dict[str, Stroke]:
-    """A stroke for each label, in the order of the runs; labels stay apart by their dashes if there is no colour.
+    """Choose a stroke for each label, in the order of the runs; dashes tell labels apart without colour.
 
-    Methods keep the colour they have in all figures. Labels of one method alone are a family in its order, and run
-    through a colour map of even lightness steps. The first FedMM, or else the first label, is the solid line.
+    Methods keep their colour in all figures. Three or more labels, all of one method, run through a colour map with
+    even steps of lightness. The first FedMM, or else the first label, is the solid line.
     """
     groups: dict[str, list[RunResult]] = {}
     for run in runs:
@@ -118,15 +118,15 @@ def paper_strokes(runs: Sequence[RunResult]) -> dict[str, Stroke]:
 
 
 def final_percent(runs: Sequence[RunResult]) -> float | None:
-    """The final accuracy in percent, mean over the runs that have one."""
+    """Return the final accuracy in percent, averaged over the runs that have one; None if none has."""
     known = [100 * run.target_accuracy for run in runs if run.target_accuracy is not None]
     return fmean(known) if known else None
 
 
 def draw_panel(axes: Axes, panel: Panel, *, logarithmic: bool, inches: float) -> None:
-    """Draw the lines, a cross where a run diverged, and the bounds; a panel without any says that it is empty.
+    """Draw the lines, a cross where a run diverged, and the bounds; an empty panel says so.
 
-    inches: about how high the axes are.
+    inches: approximate height of the axes.
     """
     _frame(axes)
     if panel.empty:
@@ -154,7 +154,7 @@ def _frame(axes: Axes) -> None:
 
 
 def _draw_divergence(axes: Axes, run: RunResult, stroke: Stroke) -> None:
-    """The run alone, thinly, with a cross at the last round in which it was measured."""
+    """Draw the run alone as a thin line, with a cross at its last evaluated round."""
     rounds, fractions = run.series("target_accuracy")
     if rounds:
         values = [100 * value for value in fractions]
@@ -163,7 +163,7 @@ def _draw_divergence(axes: Axes, run: RunResult, stroke: Stroke) -> None:
 
 
 def _limit_rounds(axes: Axes, rounds: Sequence[int], logarithmic: bool) -> None:
-    """The axis of rounds; a number at its right end stays left of it, out of the next panel's."""
+    """Set up the axis of rounds; align a label at its right end so that it stays clear of the next panel."""
     last = max(rounds)
     if logarithmic:
         axes.set_xscale("log")
@@ -181,7 +181,7 @@ def _limit_rounds(axes: Axes, rounds: Sequence[int], logarithmic: bool) -> None:
 
 
 def _draw_bounds(axes: Axes, panel: Panel, inches: float) -> None:
-    """Thin dashed lines, with name and number at the right: above the line, or below where fewer curves pass."""
+    """Draw thin dashed lines, labelled at the right: above the line, or below if fewer curves pass there."""
     bounds = panel.bounds
     height = 100 * lines_height("", TINY) / inches
     late = [

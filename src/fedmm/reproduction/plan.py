@@ -30,7 +30,7 @@ class PaperRun:
 def plan_runs(
     item: Item, scale: str = FULL, panels: Sequence[str] = (), curves: Sequence[str] = (), seeds: Sequence[int] = ()
 ) -> list[PaperRun]:
-    """All runs of an item at a scale; of some panels, curves and seeds where these are given."""
+    """Return all runs of an item at a scale, or those of the given panels, curves and seeds."""
     _check_names(f"scale of {item.name}", [scale], item.scales)
     _check_names(f"panel of {item.name}", panels, item.panels)
     files = {panel: item.curve_files(panel) for panel in item.panels}

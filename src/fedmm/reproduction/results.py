@@ -1,4 +1,4 @@
-"""Finished runs of the paper's experiments, read from a file of JSON lines: one run a line, written as they end."""
+"""Finished runs of the paper's experiments, read from JSON lines: one per run, written as it ends."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Line = dict[str, Any]
 
 @dataclass(frozen=True)
 class RunResult:
-    """One finished run. Its accuracy is a fraction in [0, 1], None if it was never measured.
+    """One finished run. Accuracies are fractions in [0, 1], None if never measured.
 
-    role: ``method``, or ``bound`` for a run that only says what is possible.
+    role: ``method``, or ``bound`` for a run that only shows what is possible.
     target_accuracy: of the last round, or of the last good one if the run diverged.
     measured: its quantities over the rounds in which they were measured and finite.
     """
@@ -50,12 +50,12 @@ class RunResult:
         return self.status == "diverged"
 
     def series(self, name: str) -> Series:
-        """A quantity by its name, empty if it was never measured."""
+        """Return a quantity by name, empty if it was never measured."""
         return self.measured.get(name, Series([], []))
 
 
 def read_results(path: Path | str) -> list[RunResult]:
-    """The runs of a file. Of lines for one panel, curve, seed and scale the last counts; a torn last one is dropped."""
+    """Read the runs of a file; the last line of a panel, curve, seed and scale counts. A torn last line is dropped."""
     path = Path(path)
     results: dict[tuple[object, ...], RunResult] = {}
     for number, line in _read_lines(path):
@@ -65,7 +65,7 @@ def read_results(path: Path | str) -> list[RunResult]:
 
 
 def read_lines(path: Path) -> list[Line]:
-    """The newest line of each run in a results file as it was written; no file, no lines."""
+    """Return the newest line of each run in a results file as it was written; none if there is no file."""
     lines: dict[tuple[Any, ...], Line] = {}
     for _, line in _read_lines(path) if path.exists() else ():
         lines.pop(identity(line), None)
@@ -74,23 +74,23 @@ def read_lines(path: Path) -> list[Line]:
 
 
 def identity(line: Mapping[str, Any]) -> tuple[Any, ...]:
-    """What a line is the result of."""
+    """Return what a line is the result of."""
     return tuple(line[key] for key in ("panel", "curve", "seed", "scale"))
 
 
 def parse_line(content: bytes) -> Line | None:
-    """A line of a results file, or None for what is none."""
+    """Parse a line of a results file; None if it is not a result."""
     try:
         line: Line = json.loads(content)
         hash((line["digest"], *identity(line)))
-        json.dumps(line, allow_nan=False)  # else it could not be copied
+        json.dumps(line, allow_nan=False)  # raises if the line could not be written again
         return line
     except (ValueError, KeyError, TypeError, RecursionError):
         return None
 
 
 def _read_lines(path: Path) -> Iterator[tuple[int, Line]]:
-    """The lines that are results, with their numbers; a last one that was torn by a crash is no line."""
+    """Yield the lines that are results with their numbers, without a last line that a crash tore."""
     contents = read_bytes(path, "`fedmm reproduce` writes it as its runs end").split(b"\n")
     for number, content in enumerate(contents, start=1):
         line = parse_line(content)
@@ -101,7 +101,7 @@ def _read_lines(path: Path) -> Iterator[tuple[int, Line]]:
 
 
 def select_runs(runs: Sequence[RunResult], item: Item, path: Path) -> list[RunResult]:
-    """The runs that an item shows, all of one scale: the full one where any run has it, else the latest."""
+    """Return the runs that an item shows, all of one scale: the full one if any run has it, otherwise the latest."""
     own = [run for run in runs if run.item == item.runs_of]
     others = sorted({run.item for run in runs})
     require(bool(own) or not runs, f"{path} holds runs of {', '.join(others)} and none of {item.runs_of}")
@@ -110,7 +110,7 @@ def select_runs(runs: Sequence[RunResult], item: Item, path: Path) -> list[RunRe
 
 
 def by_cell(runs: Iterable[RunResult]) -> dict[Cell, list[RunResult]]:
-    """The runs by panel and curve; those of one cell differ in their seeds alone."""
+    """Group the runs by panel and curve; those of one cell differ only in their seeds."""
     cells: dict[Cell, list[RunResult]] = {}
     for run in runs:
         cells.setdefault(run.cell, []).append(run)

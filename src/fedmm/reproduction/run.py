@@ -1,4 +1,4 @@
-"""The runs of a figure or table: what is done is skipped, what was interrupted goes on, the rest is stacked and run."""
+"""The runs of a figure or table: skip finished ones, resume interrupted ones, and run the others in stacks."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from fedmm.training.stack_settings import choose_settings
 
 @dataclass(frozen=True)
 class Where:
-    """How runs are computed; none of it decides what they compute, but for rounding.
+    """How runs are computed; it does not affect what they compute, up to rounding.
 
-    stack: runs in one program, at most. seconds: stop in time, keeping every unfinished run's state; 0 for no limit.
+    stack: the most runs in one program. seconds: stop in time, keeping every unfinished run's state; 0 for no limit.
     """
 
     device: str = "cpu"
@@ -42,7 +42,7 @@ class Where:
 
 @dataclass(frozen=True)
 class Reproduced:
-    """How many runs were done before, are done now, and are left."""
+    """How many runs were done before, were done now, and are left."""
 
     before: int
     now: int
@@ -60,11 +60,11 @@ def reproduce(
     progress: bool,
     say: Say,
 ) -> Reproduced:
-    """Run what the results file does not hold yet, and add each run to it when it ends.
+    """Run what the results file does not have yet, and append each run to it when it ends.
 
-    states: the folder in which unfinished runs are kept, after Ctrl-C or when the time is up.
-    elsewhere: other results files; a run that is the same experiment as one in there, or in another panel, is copied.
-    Ctrl-C is passed on when all that is finished or can be gone on from is on disk.
+    states: the folder that keeps unfinished runs after Ctrl-C or when time is up.
+    elsewhere: other results files; a run of the same experiment as one in them, or in another panel, is copied.
+    Ctrl-C is re-raised once everything that is finished or can be resumed is on disk.
     """
     began = time.monotonic()
     pending = _pending(runs, results, say)
@@ -103,7 +103,7 @@ def _pending(runs: Sequence[PaperRun], results: Path, say: Say) -> list[PaperRun
 
 
 def _copy_results(pending: Sequence[PaperRun], results: Path, elsewhere: Sequence[Path], say: Say) -> list[PaperRun]:
-    """Copy what was computed for another panel or item; what is then still to be run."""
+    """Copy what was computed for another panel or item; return the runs that are left."""
     known = {line["digest"]: line for path in (*elsewhere, results) for line in read_lines(path)}
     copies, left = [], []
     for run in pending:
@@ -120,7 +120,7 @@ def _copy_results(pending: Sequence[PaperRun], results: Path, elsewhere: Sequenc
 
 @dataclass(frozen=True)
 class _Stack:
-    """Runs of one program, prepared; states: where each is kept when it is interrupted."""
+    """Prepared runs of one program; states: where each is kept if it is interrupted."""
 
     runs: list[PaperRun]
     adaptations: list[Adaptation]
@@ -128,7 +128,7 @@ class _Stack:
 
 
 def _stacks(pending: Sequence[PaperRun], states: Path, where: Where, say: Say) -> Iterator[_Stack]:
-    """Panel after panel, so that memory holds one panel's data; runs that were interrupted in one round together."""
+    """Yield stacks panel by panel, to hold one panel's data at a time; runs interrupted in one round go together."""
     cache = DataCache()
     for panel in dict.fromkeys(run.panel for run in pending):
         here = [_place_run(run, where) for run in pending if run.panel == panel]
@@ -166,7 +166,7 @@ def _rounds_done(path: Path, say: Say) -> int:
 def _run(
     stack: _Stack, results: Path, where: Where, command: str, stop: Callable[[], bool], bar: RunsProgress
 ) -> Status:
-    """Run one stack, add those of its runs that ended to the results, and keep the states of the others."""
+    """Run one stack, append those of its runs that ended to the results, and keep the states of the others."""
     first = stack.runs[0].experiment.run
     began = time.perf_counter()
     tuned = choose_settings(stack.adaptations, first.precision, first.threads)

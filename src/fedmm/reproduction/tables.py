@@ -21,11 +21,11 @@ _METHODS = {
     "scaffold_gda": "SCAFFOLD-GDA",
 }
 CLOSE = 0.01
-"""A run counts as trained from the first round whose accuracy is this near to its final one, or above."""
+"""A run counts as trained from the first round with an accuracy this close to its final one, or higher."""
 
 
 class Style(NamedTuple):
-    """How numbers are written: ours with its spread in the same number of decimals, and the paper's."""
+    """How to write numbers: our number and its spread with the same decimals, and the paper's."""
 
     decimals: Callable[[float], int]
     paper: Callable[[float], str]
@@ -51,7 +51,7 @@ class Number:
 
 
 class TableColumn(NamedTuple):
-    """A curve, and the two lines above it."""
+    """A curve, and the two lines of its heading."""
 
     group: str
     heading: str
@@ -67,7 +67,7 @@ class TableRow(NamedTuple):
 
 @dataclass(frozen=True)
 class TableGrid:
-    """Rows and columns, how a number is written, and what must be said below."""
+    """Rows and columns, how to write numbers, and the notes below."""
 
     columns: list[TableColumn]
     rows: list[TableRow]
@@ -75,7 +75,7 @@ class TableGrid:
     notes: list[str]
 
     def ours(self, number: Number) -> str:
-        """Our number as it is written, without the paper's."""
+        """Return our number as text, without the paper's."""
         if number.value is None:
             return "diverged" if number.diverged else ABSENT
         decimals = self.style.decimals(number.value)
@@ -83,12 +83,12 @@ class TableGrid:
         return f"{number.value:.{decimals}f}{spread}{DAGGER if number.diverged else ''}"
 
     def paper(self, number: Number) -> str:
-        """The paper's number in brackets, or nothing."""
+        """Return the paper's number in brackets, or an empty string."""
         return "" if number.paper is None else f"({self.style.paper(number.paper)})"
 
 
 def accuracy_grids(item: Item, runs: Sequence[RunResult]) -> list[TableGrid]:
-    """Final target accuracy in percent: of the methods, and below of the bounds where there are any."""
+    """Return final target accuracies in percent: of the methods and, in a second grid, of any bounds."""
     notes = [
         "Target accuracy (%) after the last round, mean over seeds"
         + (" ± standard deviation" if _several(runs) else "")
@@ -106,7 +106,7 @@ def accuracy_grids(item: Item, runs: Sequence[RunResult]) -> list[TableGrid]:
 
 
 def rounds_grids(item: Item, runs: Sequence[RunResult]) -> list[TableGrid]:
-    """Hundreds of rounds until a run is trained."""
+    """Return hundreds of rounds until a run is trained."""
     notes = [
         "Communication rounds (×100) until a run is trained: the first evaluated round whose target accuracy is within"  # noqa: RUF001
         f" {100 * CLOSE:g} point of the run's final accuracy, or above; mean over seeds"
@@ -118,7 +118,7 @@ def rounds_grids(item: Item, runs: Sequence[RunResult]) -> list[TableGrid]:
 
 
 def count_rounds_needed(run: RunResult) -> float | None:
-    """Hundreds of rounds until the accuracy is within one point of the final one, None if nothing was measured."""
+    """Return hundreds of rounds until the accuracy is within a point of the final one; None if never measured."""
     series = run.series("target_accuracy")
     final = run.target_accuracy
     if final is None:
@@ -129,7 +129,7 @@ def count_rounds_needed(run: RunResult) -> float | None:
 
 
 def method_columns(item: Item, runs: Sequence[RunResult]) -> list[TableColumn]:
-    """The methods' columns as in the paper: grouped by method, and by objective within."""
+    """Return the methods' columns as in the paper: grouped by method, then by objective."""
     objective_of = {curve: objective for objective, curves in item.columns_of.items() for curve in curves}
     objective_of |= {run.curve: run.objective for run in runs if run.role == "method" and run.curve not in objective_of}
     methods: dict[str, dict[str, str]] = {}
@@ -146,7 +146,7 @@ def method_columns(item: Item, runs: Sequence[RunResult]) -> list[TableColumn]:
 
 
 def bound_columns(item: Item, runs: Sequence[RunResult]) -> list[TableColumn]:
-    """A column for each curve that is no method's, computed or not."""
+    """Return a column for each curve that is not a method's, computed or not."""
     methods = {column.curve for column in method_columns(item, runs)}
     labels = {run.curve: run.label for run in runs}
     curves = in_order([*item.curves, *labels], item.curves)
@@ -156,7 +156,7 @@ def bound_columns(item: Item, runs: Sequence[RunResult]) -> list[TableColumn]:
 
 
 def markdown(grid: TableGrid) -> str:
-    """The grid as a Markdown table, with its notes below."""
+    """Return the grid as a Markdown table, with its notes below."""
     heads = [f"{column.group}<br>{column.heading}" if column.group else column.heading for column in grid.columns]
     lines = [["", *heads], [":--", *["--:"] * len(heads)]]
     for row in grid.rows:
@@ -204,7 +204,7 @@ def _number(runs: Sequence[RunResult], measure: Callable[[RunResult], float | No
 
 
 def _average(numbers: Sequence[Number]) -> Number:
-    """Over the rows that have our number; the paper's is over the same rows, or over all where we have none."""
+    """Average the rows that have our number, and the paper's over the same rows, or over all if we have none."""
     known = [number for number in numbers if number.value is not None]
     paper = [number.paper for number in known or numbers]
     complete = [value for value in paper if value is not None]
@@ -217,7 +217,7 @@ def _average(numbers: Sequence[Number]) -> Number:
 
 
 def _with_best(grid: TableGrid) -> list[TableRow]:
-    """The rows with the highest of our numbers marked for each objective that has several."""
+    """Mark the highest of our numbers in each row for each objective that has several."""
     rows = []
     for title, numbers in grid.rows:
         marked = list(numbers)
@@ -238,7 +238,7 @@ def _with_best(grid: TableGrid) -> list[TableRow]:
 def _remarks(
     item: Item, columns: Sequence[TableColumn], rows: Sequence[TableRow], cells: Mapping[Cell, list[RunResult]]
 ) -> list[str]:
-    """What the marks of a grid mean, for those that it has."""
+    """Explain the marks that occur in a grid."""
     numbers = [number for row in rows for number in row.numbers]
     found = []
     if any(number.value is None and not number.diverged for number in numbers):
@@ -275,7 +275,7 @@ def _percent(run: RunResult) -> float | None:
 
 
 def results_table(results: Path | str) -> str:
-    """The runs of a results file in order of its lines; scales stand apart where there are several."""
+    """Return the runs of a results file in order of its lines, with a table per scale if there are several."""
     runs = read_results(results)
     scales = list(dict.fromkeys(run.scale for run in runs))
     tables = [runs_table([run for run in runs if run.scale == scale]) for scale in scales]
@@ -290,7 +290,7 @@ def runs_table(
     curves: Sequence[str] | None = None,
     titles: Mapping[str, str] | None = None,
 ) -> str:
-    """The runs as a Markdown table, in the order of the panels and curves that are named."""
+    """Return the runs as a Markdown table, in the order of the given panels and curves."""
     cells = by_cell(runs)
     panels = in_order((run.panel for run in runs), panels or [run.panel for run in runs])
     curves = in_order((run.curve for run in runs), curves or [run.curve for run in runs])

@@ -1,4 +1,4 @@
-"""Finished runs of the paper as lines of a file: small enough to be kept, with where each number comes from."""
+"""Write finished runs of the paper as lines of a file: small enough to keep, with the origin of each number."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ _SINCE: dict[str, dict[str, Any]] = {
     "transmission": {"name": "exact"},
     "guard": asdict(Guard()),
 }
-"""Options that are younger than the first results, which were computed with these values and keep their fingerprint."""
+"""Options newer than the first results, with the values those used; with these values they stay out of the digest."""
 _NOTHING = object()
 _DIGITS = 5
 
 
 def digest(run: PaperRun) -> str:
-    """A fingerprint of everything that decides a run's numbers; where it runs and what it is called do not count."""
+    """Return a digest of everything that affects a run's numbers, but not where it runs or what it is called."""
     tables = run.experiment.tables()
     tables["run"] = {
         key: value
@@ -69,7 +69,7 @@ def digest(run: PaperRun) -> str:
 
 
 def result_line(run: PaperRun, history: History, status: str, provenance: Mapping[str, Any]) -> Line:
-    """A run as one line: its last metrics, and all of them over the rounds."""
+    """Return a run as one line: its last metrics, and all of them over the rounds."""
     rows = [row for row in history if row.get("target_accuracy") is not None]
     experiment = run.experiment
     series = {name: [_short(row.get(name)) for row in rows] for name in _METRICS}
@@ -93,18 +93,18 @@ def result_line(run: PaperRun, history: History, status: str, provenance: Mappin
 
 
 def relabel(line: Line, run: PaperRun) -> Line:
-    """A result as that of another run of the same experiment."""
+    """Return a result as that of another run of the same experiment."""
     names = {"item": run.item, "panel": run.panel, "curve": run.curve, "role": run.role, "scale": run.scale}
     return {**line, **names, "label": run.experiment.label}
 
 
 def _short(value: float | int | None) -> float | None:
-    """Few digits; JSON knows no infinity, so that a number that is not finite becomes null."""
+    """Round to few digits; numbers that are not finite become null, since JSON has no infinity."""
     return None if value is None or not math.isfinite(value) else float(f"{value:.{_DIGITS}g}")
 
 
 def append_lines(path: Path, lines: Iterable[Line]) -> None:
-    """Add finished runs to a results file, on disk before this returns; a line torn by a crash is cut off first."""
+    """Append finished runs to a results file, on disk when this returns; first cut off a line torn by a crash."""
     text = "".join(json.dumps(line, allow_nan=False) + "\n" for line in lines)
     if not text and not path.exists():
         return
@@ -116,7 +116,7 @@ def append_lines(path: Path, lines: Iterable[Line]) -> None:
 
 
 def collect(paper: Path, names: Sequence[str]) -> Path:
-    """``results.json``: every final number of the paper's items at full scale, and what it was computed with."""
+    """Write ``results.json``: every final number of the paper's items at full scale, and its provenance."""
     listed = []
     for name in names:
         for line in read_lines(paper / name / RESULTS):
@@ -128,12 +128,12 @@ def collect(paper: Path, names: Sequence[str]) -> Path:
 
 
 def stamp(command: str) -> dict[str, Any]:
-    """When, from which commit and by which command."""
+    """Return the command, the commit and the time."""
     return {"command": command, "commit": _commit(), "date": datetime.now(UTC).isoformat(timespec="seconds")}
 
 
 def _commit() -> str:
-    """The commit of the working tree, with a plus sign where it has been changed since; from FEDMM_COMMIT elsewhere."""
+    """Return FEDMM_COMMIT or the working tree's commit, with a plus sign if the sources have changed since."""
     given = os.environ.get("FEDMM_COMMIT")
     if given:
         return given

@@ -1,1 +1,1 @@
-"""What runs at a site: its node, its rows, its owner's policy, its keys. Knows nothing of the coordinator."""
+"""What runs at a site: its node, rows, owner's policy and keys; it does not import the coordinator's code."""

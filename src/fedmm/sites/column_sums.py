@@ -1,11 +1,11 @@
-"""How agreed columns become numbers by sums that sites send instead of rows.
+"""Encode agreed columns from sums that sites send instead of rows.
 
 A site describes its table by an array with a row for each agreed column (:func:`describe`). The server checks these
 arrays (:func:`read_description`) and merges them (:func:`merge_descriptions`) into the columns that
 :func:`fedmm.data.columns.learn_columns` would find in all rows together:
 
-    mean = sum of totals / n                                                 the same bits where sums are exact
-    deviation = root of (sum of (squares_i + n_i (mean_i - mean)^2) / n)     the same but for the rounding of sums
+    mean = sum of totals / n                                                 bit-identical if the sums are exact
+    deviation = root of (sum of (squares_i + n_i (mean_i - mean)^2) / n)     the same up to rounding of the sums
     quartiles (``robust``)                                                   between the edges of an agreed range
 """
 
@@ -32,19 +32,19 @@ from fedmm.data.columns import (
 )
 
 UNTOLD = -1
-"""In place of a count that is too small to be told."""
+"""Stands for a count that is too small to be reported."""
 _TOLD, _LACKS, _FEW = range(3)
 _MOST_ROWS, _LARGEST = 2**40, 1e100
-"""With these, no sum over sites is beyond float64."""
+"""Limits that keep every sum over sites within float64."""
 
 
 class Described(NamedTuple):
-    """What a site tells of a column.
+    """What a site reports of a column.
 
-    lacks: its table has no such column. few: it has fewer numbers than the site gives sums of. missing: some row has
-    none. known, total, squares: how many numbers there are, their sum, that of their squared deviations from their
-    mean. strange: about how many rows have a word that is no category; UNTOLD for a few. below: how many numbers are
-    below each edge of the range, or UNTOLD.
+    lacks: its table has no such column. few: it has too few numbers for the site to report sums. missing: some row has
+    no number. known, total, squares: the count of its numbers, their sum, and their sum of squared deviations from the
+    mean. strange: roughly how many rows have a word that is not a category; UNTOLD for a few. below: how many numbers
+    are below each edge of the range, or UNTOLD.
     """
 
     lacks: bool
@@ -58,7 +58,7 @@ class Described(NamedTuple):
 
 
 class Merged(NamedTuple):
-    """How the columns of all sites become numbers. scales: by site, for ``per_site``. notes: what is odd, by name."""
+    """How the columns of all sites become numbers. scales: by site, for ``per_site``. notes: how the tables differ."""
 
     columns: tuple[Column, ...]
     scales: dict[str, tuple[Scale, ...]]
@@ -68,10 +68,10 @@ class Merged(NamedTuple):
 def describe(
     agreed: AgreedColumns, numbers: Mapping[str, Numbers], strange: Mapping[str, int], rows: int, min_rows: int
 ) -> Numbers:
-    """A site's table as float64 ``[columns, fields]``; no sum or count over fewer than ``min_rows`` rows is in it.
+    """Describe a site's table as float64 ``[columns, fields]``; no sum or count is over fewer than ``min_rows`` rows.
 
-    numbers: by column, NaN if there is none. strange: by column, rows with a word that is no category. Columns that
-    are in neither are lacking.
+    numbers: by column, NaN if missing. strange: by column, how many rows have a word that is not a category. The table
+    lacks columns that are in neither.
     """
     sums = np.zeros(agreed.shape)
     for row, name in zip(sums, agreed.names, strict=True):
@@ -90,16 +90,16 @@ def describe(
                 row[0] = _FEW
                 continue
             row[2], (row[3], row[4]) = len(known), sums_of(known)
-            require(bool(np.isfinite(row).all()), f"column {name!r} holds numbers that are too large to be added up")
+            require(bool(np.isfinite(row).all()), f"column {name!r} holds numbers that are too large to be summed")
             if agreed.scaling == "robust":
                 row[FIELDS:] = _counts_below(known, agreed.ranges[name], min_rows)
     return sums
 
 
 def _counts_below(known: Numbers, ends: Sequence[float], min_rows: int) -> Numbers:
-    """How many numbers are below each edge, where at least ``min_rows`` lie between it and the last that was told."""
+    """Count the numbers below each edge; report a count only if ``min_rows`` or more lie between it and the last."""
     counts: Numbers = np.searchsorted(np.sort(known), _edges(ends)).astype(np.float64)
-    counts[0], counts[-1] = 0, len(known)  # what lies outside the range counts as at its ends
+    counts[0], counts[-1] = 0, len(known)  # numbers outside the range count as at its ends
     told = 0.0
     for place in range(1, BINS):
         if counts[place] - told >= min_rows and len(known) - counts[place] >= min_rows:
@@ -115,7 +115,7 @@ def _edges(ends: Sequence[float]) -> Numbers:
 
 
 def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[str, Described]:
-    """What a site tells of each column; ``ValueError`` with a reason for what cannot be of any table."""
+    """Return what a site reports of each column; raise ``ValueError`` with a reason if no table can be like that."""
     if given.shape != agreed.shape or given.dtype != np.float64:
         raise ValueError(
             f"the sums of its columns are {given.dtype} of shape {given.shape}, not float64 of {agreed.shape}"
@@ -126,7 +126,7 @@ def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[
     for row, name in zip(given.tolist(), agreed.names, strict=True):
         flaw = _flaw(agreed, name, row)
         if flaw:
-            raise ValueError(f"what it reports of column {name!r} cannot be: {flaw}")
+            raise ValueError(f"its report on column {name!r} is impossible: {flaw}")
         state, missing, known, total, squares, strange = row[:FIELDS]
         below = np.array(row[FIELDS:])
         columns[name] = Described(
@@ -136,24 +136,24 @@ def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[
 
 
 def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
-    """Why no table can be described so; empty if one can."""
+    """Return why no table can have this description; empty if one can."""
     state, missing, known, total, squares, strange = row[:FIELDS]
     below = row[FIELDS:]
     if state not in (_TOLD, _LACKS, _FEW) or missing not in (0, 1):
-        return f"its state is {state:g} and {missing:g}"
+        return f"its state is unknown ({state:g}, {missing:g})"
     if known != int(known) or not 0 <= known <= _MOST_ROWS:
-        return f"there are {known:g} numbers"
+        return f"it counts {known:g} numbers"
     if strange != int(strange) or not UNTOLD <= strange <= _MOST_ROWS:
-        return f"{strange:g} rows have other words"
+        return f"it counts {strange:g} rows with words that are not agreed categories"
     if state != _TOLD or name in agreed.categories or not agreed.learns:
         if known or (strange and name not in agreed.categories):
-            return "there are numbers where none were reported"
+            return "it has counts, although it reports none"
     elif strange:
-        return "a column of numbers has other words"
+        return "a numeric column has words that are not agreed categories"
     elif not known:
-        return "there are no numbers, but that is not reported"
+        return "it has no numbers, but does not report that"
     if not known:
-        return "there are sums over no numbers" if total or squares or any(below) else ""
+        return "it has sums, but no numbers" if total or squares or any(below) else ""
     return _flaw_of_sums(known, total, squares, agreed.ranges.get(name)) or _flaw_of_counts(known, below)
 
 
@@ -166,7 +166,7 @@ def _flaw_of_sums(known: float, total: float, squares: float, ends: Sequence[flo
         low, high = ends
         rounding = 1e-9 * (high - low)
         if not low - rounding <= total / known <= high + rounding:
-            return f"the mean {total / known:g} is outside of the agreed range, {low:g} to {high:g}"
+            return f"the mean {total / known:g} is outside the agreed range, {low:g} to {high:g}"
     return ""
 
 
@@ -178,7 +178,7 @@ def _flaw_of_counts(known: float, below: list[float]) -> str:
 
 
 def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described]]) -> Merged:
-    """The encoding of all sites' rows. Sums are added in the order of the sites' names."""
+    """Return the encoding of all sites' rows. Sums are added in the order of the sites' names."""
     sites = sorted(described)
     notes = list(_notes(agreed, {site: described[site] for site in sites}))
     if not agreed.learns:
@@ -193,8 +193,8 @@ def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[st
             dropped.append(name)
         else:
             columns.append(column)
-    require(bool(columns), "no column is left to learn from: every one is empty, or says the same in all rows")
-    notes += [f"column {name!r} is left out: it is empty, or says the same in all rows" for name in dropped]
+    require(bool(columns), "no column is left to learn from: every column is empty or constant")
+    notes += [f"column {name!r} is left out: it is empty or constant" for name in dropped]
     scales = {}
     if agreed.scaling == "per_site":
         scales = {
@@ -225,7 +225,7 @@ def _merge_column(agreed: AgreedColumns, name: str, descriptions: Sequence[Descr
 
 
 def _quartiles(filled: Sequence[Described], ends: Sequence[float]) -> tuple[float, float, float]:
-    """Where a quarter, a half and three quarters of all numbers are below, with straight lines between counts."""
+    """Return the quartiles of all numbers, interpolating linearly between counts."""
     places = np.arange(BINS + 1)
     below = np.zeros(BINS + 1)
     for description in filled:
@@ -236,7 +236,7 @@ def _quartiles(filled: Sequence[Described], ends: Sequence[float]) -> tuple[floa
 
 
 def _read_own_scale(column: Column, description: Described) -> Scale:
-    """A site's own mean and deviation, as :func:`fedmm.data.columns.scales_of` finds them."""
+    """Return a site's own mean and deviation, like :func:`fedmm.data.columns.scales_of`."""
     if column.levels or not description.known:
         return column.mean, column.deviation
     deviation = deviation_of(description.total, description.squares, description.known, f"column {column.name!r}")
@@ -244,12 +244,12 @@ def _read_own_scale(column: Column, description: Described) -> Scale:
 
 
 def _notes(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described]]) -> list[str]:
-    """How the sites' tables differ, a sentence for each site and kind of difference."""
+    """Describe how the sites' tables differ, one sentence for each site and kind of difference."""
     notes = []
     for site, columns in described.items():
         for words, which in (
             ("has no column", [name for name in agreed.names if columns[name].lacks]),
-            ("gives no sums, over too few rows, of", [name for name in agreed.names if columns[name].few]),
+            ("has too few rows to give sums of", [name for name in agreed.names if columns[name].few]),
             ("has words that are not agreed categories in", [name for name in agreed.names if columns[name].strange]),
         ):
             if which:

@@ -1,4 +1,4 @@
-"""What differs between a site and its server: their clocks, and the versions of what computes. Needs no torch."""
+"""Differences between a site and its server: their clocks, and the versions of their packages. Needs no torch."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from fedmm._version import __version__
 
 NOTICED = 2.0
-"""Seconds below which a difference is not told: the Date header has whole seconds, and an answer takes some time."""
+"""Seconds up to which clocks count as equal: the Date header has whole seconds, and an answer takes some time."""
 
 
 def clock_difference(server: str | datetime.datetime | None, local: datetime.datetime | None = None) -> float | None:
-    """Seconds by which this machine's clock is ahead of a server's; None if the server's time is not known.
+    """Return the seconds by which this machine's clock is ahead of a server's; None if the server's time is unknown.
 
     server: its time, or the ``Date`` header of its answer. local: this machine's time when the answer came; now by
     default. Times without a zone are UTC.
@@ -31,7 +31,7 @@ def clock_difference(server: str | datetime.datetime | None, local: datetime.dat
 
 
 def clock_problem(server: str | datetime.datetime | None, local: datetime.datetime | None = None) -> str:
-    """The sentence for a node that is refused while its clock differs from the SuperLink's; empty if they agree."""
+    """Return a sentence for a node refused because its clock differs from the SuperLink's; empty if they agree."""
     ahead = clock_difference(server, local)
     if ahead is None or abs(ahead) < NOTICED:
         return ""
@@ -57,12 +57,12 @@ _LONGEST = 40
 
 
 def versions() -> dict[str, str]:
-    """Of the packages that decide what is computed here and how messages travel."""
+    """Return the versions of the packages that determine results and how messages travel."""
     return {"fedmm": __version__, "torch": _version("torch"), "flwr": _version("flwr")}
 
 
 def difference(theirs: object, whose: str, ours: Mapping[str, str] | None = None) -> str:
-    """One sentence where another machine's versions, as it told them in JSON, are others; else nothing."""
+    """Return a sentence if another machine's versions, in JSON as it sent them, differ from ours; otherwise empty."""
     ours = versions() if ours is None else ours
     try:
         table = json.loads(str(theirs)[:1000])

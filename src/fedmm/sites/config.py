@@ -18,18 +18,18 @@ from fedmm.core.imports import check_name
 
 KINDS = ("share", "npz", "images", "table")
 _GONE = {
-    "site.worker": "a site does its work in its one process",
+    "site.worker": "a site works in a single process",
     "superlink.runtime_port": "a site opens no port",
 }
-"""Keys that older files have, and why nothing needs them any more."""
+"""Keys of older files, and why nothing needs them any more."""
 
 
 @dataclass(frozen=True)
 class SiteSection:
     """``[site]``. name: as the server knows it. state: the folder for its states and its copy of the rows.
 
-    threads: of torch; 0 as the experiment says. depth: how many rounds' states are kept.
-    descriptions: by how many different categories, dates and ranges it describes its table.
+    threads: torch's; 0 as in the experiment. depth: how many rounds' states are kept.
+    descriptions: with how many different sets of categories, dates and ranges it describes its table, at most.
     """
 
     section: ClassVar[str] = "site"
@@ -41,7 +41,7 @@ class SiteSection:
     descriptions: int = 20
 
     def __post_init__(self) -> None:
-        require(bool(self.name.strip()), "site.name must say what the site is called")
+        require(bool(self.name.strip()), "site.name must not be empty")
         require(self.threads >= 0, f"site.threads must be 0 or more, not {self.threads}")
         require(self.depth >= 2, f"site.depth must be at least 2, not {self.depth}")
         require(self.descriptions >= 0, f"site.descriptions must be 0 or more, not {self.descriptions}")
@@ -68,20 +68,20 @@ class _DataKeys:
 
 @dataclass(frozen=True)
 class DataSection(TableKeys, _DataKeys):
-    """``[data]``. kind: ``share``, the site's share of the experiment's data set; ``npz``, a file with ``source_x``,
-    ``source_y`` and ``target_x``, or some of them; ``images``, a folder of pictures, sorted into class folders where
-    they are labelled; ``table``, a text, Parquet or Excel file with a row for each example.
+    """``[data]``: what the site's rows are, and how they are stored.
 
-    path: the file or folder. domain: what the rows are: ``source`` (labelled), ``target`` (labels are never read) or
-    ``both``. labels: the classes that the site holds, checked where they are given. stored_size: pixels of a picture's
-    side. skip_bad: leave out files that are no pictures. validation_rows: how many labelled rows are kept from
-    training, to measure models on.
+    kind: ``share``, the site's share of the experiment's data set; ``npz``, a file with ``source_x``, ``source_y`` and
+    ``target_x``, or those of its domain; ``images``, a folder of pictures, in class folders if they are labelled;
+    ``table``, a text, Parquet or Excel file with one row per example. path: the file or folder. domain: ``source``
+    (labelled), ``target`` (labels are never read) or ``both``. labels: the classes that the site has, checked if given.
+    stored_size: a picture's side in pixels. skip_bad: leave out files that are not pictures. validation_rows: how many
+    labelled rows to keep from training, to evaluate models on.
 
-    Tables: features: the columns that may be learnt from, as the experiment calls them. rename: what the experiment
-    calls columns of another name. label: the column of classes, never read for ``target``; in ``both``, rows without
-    label are the target. classes: the class of each label, if that is not the label itself. id: the column that says
-    whose a row is: the rows of one are all trained on, or none. drop: columns that are not looked at. Both are called
-    as in the file. separator and the others: how the file is written, as in the data set ``table``.
+    Tables: features: the columns that may be learnt from, as the experiment calls them. rename: the experiment's names
+    of columns that are called differently here. label: the column of classes, never read for ``target``; in ``both``,
+    rows without label are the target. classes: the class of each label, if that is not the label itself. id: the column
+    that says whose a row is; rows of one id are all trained on, or none. drop: columns to ignore. Both as named in the
+    file. separator and the others: how the file is written, as in the data set ``table``.
     """
 
     section: ClassVar[str] = "data"
@@ -99,8 +99,8 @@ class DataSection(TableKeys, _DataKeys):
         require(self.validation_rows >= 0, f"data.validation_rows must be 0 or more, not {self.validation_rows}")
         require(
             not self.validation_rows or (self.kind != "share" and self.domain != "target"),
-            "data.validation_rows is for labelled rows of the site's own, npz or images; of a share, the experiment's "
-            "data set says which rows are set aside",
+            "data.validation_rows is for a site's own labelled rows; for data.kind = 'share', the experiment's data "
+            "set says which rows are set aside",
         )
         self._check_table()
 
@@ -112,16 +112,18 @@ class DataSection(TableKeys, _DataKeys):
             return
         require(bool(self.features), "data.features must list the columns of the table that may be learnt from")
         require(self.domain == "target" or bool(self.label), "data.label must name the column of classes")
-        require(self.label not in self.features, f"data.features names the column of labels, {self.label!r}")
+        require(
+            self.label not in self.features, f"data.features names the label column, {self.label!r}; remove it there"
+        )
         for key, names in (("id", (self.id,)), ("drop", self.drop)):
             learnt = [name for name in names if name and self.rename.get(name, name) in self.features]
             listed = ", ".join(map(repr, learnt))
-            require(not learnt, f"data.{key} names {listed}, which data.features lists; take it out there")
+            require(not learnt, f"data.{key} names {listed}, which data.features lists; remove it there")
             labels = bool(self.label) and self.label in names
-            require(not labels, f"data.{key} names the column of labels, {self.label!r}")
-        require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}")
+            require(not labels, f"data.{key} names the label column, {self.label!r}; remove it there")
+        require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}; remove it there")
         require(not (self.columns and self.header), "data.columns is for files without a header; set header = false")
-        require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
+        require(len(self.separator) == 1, f"data.separator must be one character, not {self.separator!r}")
 
 
 _TABLE_KEYS = slice([key.name for key in fields(DataSection)].index("features"), None)
@@ -131,7 +133,7 @@ _TABLE_KEYS = slice([key.name for key in fields(DataSection)].index("features"),
 class SuperLinkSection:
     """``[superlink]``. address: host:port. certificate: of the authority that signed the SuperLink's. key: the node's
     private key. client_certificate: for that key, shown to a proxy that asks for one. coordinator: the public key of
-    whoever signs the server's messages. insecure: plain text, on this machine alone.
+    whoever signs the server's messages. insecure: plain text, on this machine only.
     """
 
     section: ClassVar[str] = "superlink"
@@ -159,15 +161,14 @@ class SuperLinkSection:
 
 @dataclass(frozen=True)
 class PolicySection:
-    """``[policy]``: what the site's owner lets an experiment of the server do here. What is not allowed is refused.
+    """``[policy]``: what the site's owner lets the server's experiments do here. Anything else is refused.
 
-    allow_imports: modules and functions that an experiment may name, as in :func:`fedmm.allow_import`; no other list
-        counts at a site.
-    allow_paths: files and folders that an experiment may name, letter by letter.
+    allow_imports: modules and functions, as in :func:`fedmm.allow_import`; no other list counts at a site.
+    allow_paths: files and folders that an experiment may name, in exactly these words.
     min_batch_size: rows of each domain in a batch. min_local_steps: steps between two updates.
-    min_rows: no update of a model that was trained on fewer rows of a domain leaves, and no sum over fewer.
-    max_rounds, max_questions: that the site ever answers, over all runs; both are counted in its audit log.
-    max_epsilon: that all rounds ever answered spend together, at delta; below infinity, experiments need noise.
+    min_rows: the least number of a domain's rows behind an update that leaves the site, and of rows behind a sum.
+    max_rounds, max_questions: the most that the site ever answers, over all runs, as counted in its audit log.
+    max_epsilon: the most that all rounds ever answered spend together, at delta; if finite, experiments need noise.
     require_approval: whether only experiments that the owner approved are answered.
     """
 
@@ -197,8 +198,8 @@ class PolicySection:
 
 @dataclass(frozen=True)
 class MasksSection:
-    """``[masks]``. peers: a folder with the public key NAME.pub of every other site, as its owner was given it by them;
-    with one, the site's updates are for masked sums alone. least: of how many updates a sum has to be.
+    """``[masks]``. peers: a folder with the public key NAME.pub of every other site, received from those sites; with
+    it, the site's updates go into masked sums only. least: the least number of updates in a sum.
     """
 
     section: ClassVar[str] = "masks"
@@ -230,12 +231,12 @@ class SiteConfig:
         )
 
     def path(self, given: str) -> Path:
-        """A path of the file."""
+        """Resolve a path given in the file."""
         return (self.file.parent / Path(given).expanduser()).resolve()
 
     @property
     def state(self) -> Path:
-        """The folder of everything that the site keeps."""
+        """The folder of everything the site stores."""
         return self.path(self.site.state)
 
     @property
@@ -245,16 +246,16 @@ class SiteConfig:
 
     @property
     def lock_file(self) -> Path:
-        """What the process that works with the site's state holds locked."""
+        """The file locked by the process that works with the site's state."""
         return self.state / "site.lock"
 
     def lock(self) -> AbstractContextManager[object]:
-        """Be the one process that works with the site's state; refused while another one does."""
+        """Lock the site's state for this process; raise FedmmError if another process has locked it."""
         return hold_lock(self.lock_file, f"the site with its state in {self.state} is already running; stop it first")
 
 
 def read_site(file: Path) -> SiteConfig:
-    """A site's file, checked."""
+    """Read and check a site's file."""
     tables = read_toml(file)
     sections = (SiteSection, DataSection, SuperLinkSection, PolicySection, MasksSection)
     known = [kind.section for kind in sections]
@@ -266,19 +267,19 @@ def read_site(file: Path) -> SiteConfig:
 
 
 def _move_min_rows(tables: dict[str, Any]) -> None:
-    """``site.min_rows`` is an older name of ``policy.min_rows``."""
+    """Accept ``site.min_rows``, an older name of ``policy.min_rows``."""
     site, policy = tables.get("site"), tables.setdefault("policy", {})
     if isinstance(site, dict) and isinstance(policy, dict) and "min_rows" in site:
         older = site.pop("min_rows")
         newer = policy.setdefault("min_rows", older)
         require(
             newer == older,
-            f"site.min_rows = {older!r} is an older name of policy.min_rows, which is {newer!r}; leave one of them out",
+            f"site.min_rows = {older!r} is the old name of policy.min_rows, which is {newer!r}; remove one of them",
         )
 
 
 def is_loopback(host: str) -> bool:
-    """Whether a host is this machine, and no other can reach it."""
+    """Return whether a host is this machine, unreachable from any other."""
     try:
         return host == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
@@ -286,7 +287,7 @@ def is_loopback(host: str) -> bool:
 
 
 def require_loopback(host: str, what: str) -> None:
-    """Refuse what no other machine may reach: plain text, and a SuperLink that anyone can hand runs to."""
+    """Raise FedmmError unless the host is loopback: for plain text, or a SuperLink that anyone can submit runs to."""
     here = is_loopback(host.strip("[]"))
     require(here, f"{what} is only for this machine (127.0.0.1), not for {host!r}")
 
@@ -296,5 +297,5 @@ def _read_section(kind: Any, table: Any) -> Any:
     require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
     for key in table:
         why = _GONE.get(f"{section}.{key}")
-        require(why is None, f"{section}.{key} is gone: {why}; take the line out")
+        require(why is None, f"{section}.{key} is no longer used: {why}; remove the line")
     return kind(**read_fields(kind, table, section))

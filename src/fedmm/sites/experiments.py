@@ -19,7 +19,7 @@ from fedmm.sites.credentials.files import STDIN, read_input_tables
 
 
 def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
-    """The experiment of a federation of sites."""
+    """Build the experiment of a federation of sites."""
     found = experiment_anywhere(tables)
     require(
         not isinstance(found.data, PerSite),
@@ -29,28 +29,28 @@ def deployed_experiment(tables: Mapping[str, Any]) -> Experiment:
 
 
 def read_experiment(file: Path, settings: Sequence[str]) -> Experiment:
-    """The experiment of a file, or of standard input for ``-``, with changed values; a ``[tune]`` is left out."""
+    """Read the experiment of a file, or of standard input for ``-``, with changed values; ignore a ``[tune]``."""
     return deployed_experiment({name: table for name, table in read_sections(file, settings).items() if name != TUNE})
 
 
 def read_sections(file: Path, settings: Sequence[str]) -> dict[str, Any]:
-    """The tables of such a file."""
+    """Read the tables of such a file."""
     tables = read_input_tables(file) if file == STDIN else read_tables(file)
     return set_values(tables, list(settings))
 
 
 def experiment_text(experiment: Experiment) -> str:
-    """The whole experiment as TOML, defaults included."""
+    """Return the whole experiment as TOML, defaults included."""
     return write_toml(experiment.tables())
 
 
 def site_names(experiment: Experiment) -> list[str]:
-    """Who takes part, in the order in which they are listed."""
+    """Return who takes part, in the listed order."""
     return list(listed_sites(experiment))
 
 
 def listed_sites(experiment: Experiment) -> dict[str, str]:
-    """Who takes part, in the order in which they are listed, and what each is to hold; empty if it is not known."""
+    """Return who takes part, in the listed order, and the domain that each should have; empty if unknown."""
     if isinstance(experiment.data, RowsElsewhere):
         return {site: experiment.data.domains.get(site, "") for site in experiment.data.sites}
     pair = experiment.partition.seen(experiment.data.load())
@@ -59,7 +59,7 @@ def listed_sites(experiment: Experiment) -> dict[str, str]:
 
 
 def require_quorum(min_sites: int, listed: Mapping[str, str]) -> None:
-    """Refuse to begin with so many sites where the rest could not join. listed: what each is to hold, where known."""
+    """Raise FedmmError for a ``min_sites`` that the others could not join. listed: each site's domain, if known."""
     require(
         0 <= min_sites <= len(listed),
         f"min_sites must be from 1 to {len(listed)}, the number of sites, or 0 for all, not {min_sites}",
@@ -73,7 +73,7 @@ def require_quorum(min_sites: int, listed: Mapping[str, str]) -> None:
 
 
 def named_paths(experiment: Experiment) -> dict[str, str]:
-    """The files and folders that an experiment names, by key: ``model.weights``, ``data.files.east``."""
+    """Return the files and folders that an experiment names, by key: ``model.weights``, ``data.files.east``."""
     found: dict[str, str] = {}
     for section, part in (("model", experiment.model), ("data", experiment.data)):
         for name in getattr(part, "paths", ()):

@@ -1,6 +1,6 @@
-"""A site's process: nodes of a SuperLink that answer its server's signed questions, all work done here.
+"""A site's process: nodes of a SuperLink that answer its server's signed questions and do all work here.
 
-Nothing that is sent is executed, no other process is started and no port is opened. Several sites may share a process;
+Nothing in a message is executed, no other process is started and no port is opened. Several sites may share a process;
 they work one at a time.
 """
 
@@ -36,15 +36,15 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 1.0, 10.0
 _UNAUTHORISED = 401
 
 Work = Callable[[str, Packed], Packed]
-"""Answers a question of a kind; see :class:`fedmm.sites.work.SiteWork`."""
+"""Answers a question of a given kind; see :class:`fedmm.sites.work.SiteWork`."""
 Note = Callable[[str, str], None]
-"""Writes down, by its kind, a message that is not the coordinator's, and why it was refused."""
+"""Logs the kind of a message that is not the coordinator's, and why it was refused."""
 
 
 class SiteNode:
-    """One site's node. work: answers its questions. alone: held while it works, by one node of a process at a time.
+    """One site's node. work: answers its questions. alone: lock held while it works, shared by the nodes of a process.
 
-    note: writes down what is refused before it is worked on.
+    note: logs what is refused before any work.
     """
 
     def __init__(
@@ -62,19 +62,17 @@ class SiteNode:
         self._told = ""
 
     def run(self) -> None:
-        """Answer questions until :meth:`end`; whatever is between the site and its SuperLink, it is tried again."""
+        """Answer questions until :meth:`end`; retry whatever goes wrong between the site and its SuperLink."""
         pause = _FIRST_PAUSE
         while not self._ending.is_set():
             try:
                 self._serve(self._connect())
             except Unreachable as problem:
-                self._tell(
-                    f"the SuperLink at {self._config.superlink.address} cannot be reached ({problem}); trying on"
-                )
+                self._tell(f"the SuperLink at {self._config.superlink.address} cannot be reached ({problem}); retrying")
             except TurnedAway as problem:
-                self._tell(f"the SuperLink turns this site away: {_reason(problem)}; trying on")
+                self._tell(f"the SuperLink turns this site away: {_reason(problem)}; retrying")
             except Exception:
-                self._say(f"the node failed and starts again:\n{traceback.format_exc()}")
+                self._say(f"the node failed and restarts:\n{traceback.format_exc()}")
             else:
                 pause = _FIRST_PAUSE
             finally:
@@ -83,7 +81,7 @@ class SiteNode:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def beat(self) -> None:
-        """Tell the SuperLink that the site is there, also while it works."""
+        """Send the SuperLink a heartbeat, also while the site works."""
         connection = self._connection
         if connection is None or not connection.number:
             return
@@ -92,7 +90,7 @@ class SiteNode:
                 self._lost.set()
 
     def end(self) -> None:
-        """Let :meth:`run` return."""
+        """Make :meth:`run` return."""
         self._ending.set()
 
     def _connect(self) -> FleetNode:
@@ -117,7 +115,7 @@ class SiteNode:
             connection.close()
 
     def _serve(self, connection: FleetNode) -> None:
-        """Answer questions as long as the SuperLink knows the node; a time without network is waited for."""
+        """Answer questions while the SuperLink knows the node; wait if it cannot be reached."""
         wait = _Polling()
         while not self._ending.is_set() and not self._lost.is_set():
             began = time.perf_counter()
@@ -125,7 +123,7 @@ class SiteNode:
                 question = connection.receive()
                 self._told = ""
             except Unreachable as problem:
-                self._tell(f"the SuperLink cannot be reached ({problem}); trying on")
+                self._tell(f"the SuperLink cannot be reached ({problem}); retrying")
                 self._ending.wait(2.0)
                 continue
             except Malformed as problem:
@@ -144,7 +142,7 @@ class SiteNode:
             wait.answered()
 
     def answer(self, question: Question, number: int) -> Packed:
-        """The site's answer, or the sentence that says why there is none. number: of this node."""
+        """Return the site's answer, or the reason why there is none. number: of this node."""
         kind = question.kind
         try:
             envelope = unseal(question.records)
@@ -157,35 +155,35 @@ class SiteNode:
             self._say(f"{kind}: refused: {one_line(problem, 1000)}")
             self._note(kind, str(problem))
             return Packed({}, {PROBLEM: str(problem)}, {})
-        except FedmmError as problem:  # which the site has said, and written down
+        except FedmmError as problem:  # already reported and logged by the site
             final = {FINAL: True} if isinstance(problem, NotAllowed) else {}
             named = {NAME: self._config.site.name} if kind == INTRODUCE else {}
             return Packed({}, {PROBLEM: str(problem), **named, **final}, {})
         except Exception as problem:
             self._say(f"{kind}: failed:\n{traceback.format_exc()}")
-            return Packed({}, {PROBLEM: f"it failed with {type(problem).__name__}; its own log says more"}, {})
+            return Packed({}, {PROBLEM: f"it failed with {type(problem).__name__}; see the site's own log"}, {})
         self._say(f"{kind}: leaves {contents(answer.arrays)}; {_values(answer)}")
         return answer
 
     def _reply(self, connection: FleetNode, question: Question, answer: Packed, seconds: float) -> None:
-        """Send an answer; one that cannot be delivered is dropped, since the server asks again."""
+        """Send an answer; drop it if it cannot be delivered, since the server asks again."""
         try:
             connection.reply(question, seal(answer), seconds)
         except (Unreachable, TurnedAway) as problem:
             self._say(f"{question.kind}: the answer was not delivered: {problem}")
 
     def _tell(self, line: str) -> None:
-        """Say something once, and not again while it stays the same."""
+        """Report a line unless it repeats the last one."""
         if line != self._told:
             self._told = line
             self._say(line)
 
 
 class _Polling:
-    """When to look for the next question: about when it came the last time, often then, and seldom after.
+    """When to poll for the next question: after 60 % of the last wait for one, then ever less often.
 
-    Looks take the time in which a SuperLink could pass messages on: a hundred sites that looked once a second would
-    fill it. So a node looks the less often the longer the last look took.
+    Polls take time from a SuperLink that it needs for messages: a hundred sites that polled once a second would use it
+    up. So the longer the last poll took, the less often a node polls.
     """
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
@@ -194,29 +192,29 @@ class _Polling:
         self._gap = 1.0
 
     def asked(self) -> None:
-        """A question has come."""
+        """Note that a question has arrived."""
         self._gap = min(self._clock() - self._since, 60.0)
 
     def answered(self) -> None:
-        """Its answer has gone."""
+        """Note that its answer was sent."""
         self._since = self._clock()
 
     def next(self, took: float = 0.0) -> float:
-        """Seconds until the next look. took: the last one, in seconds."""
+        """Return the seconds until the next poll. took: seconds that the last one took."""
         passed = self._clock() - self._since
         due = 0.6 * self._gap - passed if passed < 0.5 * self._gap else 0.1 * passed
         return min(max(min(due, _LONG), _SHORT, _LESS_OFTEN * took), _LONGEST)
 
 
 def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) -> None:
-    """Run these sites in this process until it is told to end (SIGTERM, Ctrl-C, a terminal that is closed).
+    """Run these sites in this process until it is told to end (SIGTERM, Ctrl-C, a closed terminal).
 
-    say: is told a site's name and a line. What could never work is refused before anything begins.
+    say: called with a site's name and a line. Anything that could never work is refused at the start.
     """
     for config in configs:
         _require_ready(config)
     names = [config.site.name for config in configs]
-    require(len(set(names)) == len(names), f"two of these files belong to one site: {', '.join(sorted(names))}")
+    require(len(set(names)) == len(names), f"two of these files have the same site.name: {', '.join(sorted(names))}")
     with ExitStack() as held:
         for config in configs:
             held.enter_context(config.lock())
@@ -226,7 +224,7 @@ def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) ->
         nodes = [_node(config, SiteWork, say, alone) for config in configs]
         _run(nodes)
         for name in names:
-            say(name, f"site {name} has ended")
+            say(name, f"site {name} has stopped")
 
 
 def _node(config: SiteConfig, work: type[SiteWork], say: Callable[[str, str], None], alone: threading.Lock) -> SiteNode:
@@ -252,12 +250,12 @@ def _run(nodes: Sequence[SiteNode]) -> None:
     for node in nodes:
         node.end()
     deadline = time.monotonic() + 10.0
-    for thread in threads:  # one that still works is left: what it knows is on disk
+    for thread in threads:  # one that still works is left: its state is on disk
         thread.join(max(0.0, deadline - time.monotonic()))
 
 
 def _require_ready(config: SiteConfig) -> None:
-    """Refuse what no later try would ever mend."""
+    """Raise FedmmError for what no retry could fix."""
     link = config.superlink
     if not link.insecure:
         read_node_key(config.path(link.key), "superlink.key")
@@ -277,7 +275,7 @@ def _verifier(config: SiteConfig) -> Verify | None:
 
 
 def _former(state: Path) -> int:
-    """The number of the node that an earlier process was."""
+    """Return the node number of an earlier process; 0 if there is none."""
     try:
         return int((state / _NUMBER).read_text(encoding="ascii"))
     except (OSError, ValueError):

@@ -1,4 +1,4 @@
-"""The rows of a site: read once from where they are, and mapped into memory from the site's own copy ever after."""
+"""A site's rows: read once from their source, and afterwards memory-mapped from the site's own copy."""
 
 from __future__ import annotations
 
@@ -34,15 +34,15 @@ _ABOUT = "about.json"
 _PARTS = ("source_x", "source_y", "target_x")
 _GROUPS = "source_groups"
 _NOT_OF_ROWS = ("sites", "domains", "image_size")
-"""Keys of ``[data]`` that do not decide the rows of a site."""
+"""Keys of ``[data]`` that do not affect a site's rows."""
 
 
 @dataclass(frozen=True)
 class SiteRows:
-    """What a site holds. view: how rows are shown; classes: how many there are in all.
+    """A site's rows. view: how they are shown; classes: the total number of classes.
 
-    validation: labelled rows that are kept from training. groups: of the labelled rows, int64: rows of one are all
-    kept from training, or none.
+    validation: labelled rows kept from training. groups: of the labelled rows, int64; rows of one group are all kept
+    from training, or none.
     """
 
     source: TensorRows | None
@@ -59,20 +59,20 @@ class SiteRows:
 
 
 def site_rows(config: SiteConfig, experiment: Experiment, encoding: str = "", say: Say = _LOG.info) -> SiteRows:
-    """The site's rows for an experiment. encoding: how columns of tables become numbers, as the server says."""
+    """Return the site's rows for an experiment. encoding: how columns of tables become numbers, as the server says."""
     tables = isinstance(experiment.data, RowsElsewhere) and bool(experiment.data.features)
     require(
         tables == (config.data.kind == "table"),
-        "the experiment is one of tables, and this site's data is not"
+        "the experiment is for tables, but this site's data is not a table"
         if tables
-        else "this site's data is a table, and the experiment names no columns of tables (data.features)",
+        else "this site's data is a table, but the experiment names no columns of tables (data.features)",
     )
     folder = config.state / "rows" / _key(config, experiment, encoding)
     if not (folder / _ABOUT).exists():
         parts = encode_table(config, experiment, encoding, say) if tables else _read_rows(config, experiment)
         _write_rows(folder, parts, experiment)
     with suppress(OSError):
-        os.utime(folder / _ABOUT)  # `fedmm deploy clean` goes by when a copy was last used
+        os.utime(folder / _ABOUT)  # `fedmm deploy clean` checks when a copy was last used
     rows = _map_rows(folder)
     if isinstance(experiment.data, RowsElsewhere):
         rows = replace(rows, view=experiment.data.view)
@@ -81,11 +81,13 @@ def site_rows(config: SiteConfig, experiment: Experiment, encoding: str = "", sa
 
 
 def _hold_back(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
-    """The rows with so many labelled ones kept from training, chosen by the run's seed and the site's name."""
+    """Keep ``count`` labelled rows from training, chosen by the run's seed and the site's name."""
     source = rows.source
     if not count or source is None:
         return rows
-    require(count < len(source), f"data.validation_rows must be below {len(source)}, what the site holds, not {count}")
+    require(
+        count < len(source), f"data.validation_rows must be below {len(source)}, the site's labelled rows, not {count}"
+    )
     if rows.groups is None:
         order = permutation(key(seed, "set aside", name), len(source))
     else:
@@ -99,7 +101,7 @@ def _hold_back(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
 
 
 def _order_groups(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
-    """The rows with those of a group next to each other, and how many the first groups of ``count`` or more have."""
+    """Return the rows ordered by group, and how many rows the first groups with ``count`` or more together have."""
     group = torch.from_numpy(np.unique(groups.numpy(), return_inverse=True)[1])
     place = torch.empty(int(group.max()) + 1, dtype=torch.int64)
     place[permutation(seed, len(place))] = torch.arange(len(place))
@@ -109,7 +111,7 @@ def _order_groups(groups: Tensor, count: int, seed: int) -> tuple[Tensor, int]:
 
 
 def _key(config: SiteConfig, experiment: Experiment, encoding: str) -> str:
-    """Of everything that decides the rows, and nothing else: another site in the experiment copies nobody's rows."""
+    """Hash everything that affects the rows, and nothing else: a new site in the experiment must copy no rows again."""
     data = {name: value for name, value in as_table(experiment.data).items() if name not in _NOT_OF_ROWS}
     made_of: dict[str, Any] = {"site": config.site.name, "kind": config.data.kind, "data": data}
     if config.data.kind == "share":
@@ -124,7 +126,7 @@ def _key(config: SiteConfig, experiment: Experiment, encoding: str) -> str:
 
 
 def _stamps(path: Path) -> list[object]:
-    """What changes when the files do."""
+    """Return what changes whenever the files do."""
     try:
         files = sorted(file for file in path.rglob("*") if file.is_file()) if path.is_dir() else [path]
         return [[str(file), file.stat().st_mtime_ns, file.stat().st_size] for file in files]
@@ -146,7 +148,7 @@ def _share(name: str, experiment: Experiment) -> dict[str, Any]:
     )
     pair = experiment.partition.seen(experiment.data.load())
     shares = {share.name: share for share in experiment.partition.split(pair, experiment.run.seed)}
-    require(name in shares, f"site.name {name!r} has no share; the partition deals to {', '.join(shares)}")
+    require(name in shares, f"site.name {name!r} has no share; the partition has shares of {', '.join(shares)}")
     source, target = shares[name].source, shares[name].target
     parts: dict[str, Any] = {"view": pair.view, "classes": pair.classes}
     if len(source):
@@ -177,7 +179,9 @@ def _pictures(path: Path, data: DataSection, experiment: Experiment) -> dict[str
     classes = experiment.data.classes if isinstance(experiment.data, RowsElsewhere) else ()
     require(bool(classes), "a folder of labelled pictures needs an experiment with [data] name = 'sites' and classes")
     for name in folders.class_names:
-        require(name in classes, f"{path} has a class folder {name!r}; the experiment's are {', '.join(classes)}")
+        require(
+            name in classes, f"{path} has a class folder {name!r}; the experiment's classes are {', '.join(classes)}"
+        )
     rows = _squares(folders, data)
     labels = rows.folders.labels(classes)
     require(bool((labels != UNLABELLED).all()), f"{path} holds pictures without a class; sort them into class folders")
@@ -192,7 +196,7 @@ def _squares(folders: ClassFolders, data: DataSection) -> ReadFolders:
 
 
 def _write_rows(folder: Path, parts: dict[str, Any], experiment: Experiment) -> None:
-    """The site's own copy, whole or not there; values that cannot be trained on are refused."""
+    """Write the site's own copy, completely or not at all; raise FedmmError for values that cannot be trained on."""
     if isinstance(experiment.data, RowsElsewhere):
         parts |= {"view": experiment.data.view, "classes": len(experiment.data.classes)}
     if "source_x" in parts:
@@ -251,7 +255,7 @@ def _map_rows(folder: Path) -> SiteRows:
 
 
 def _check_rows(config: SiteConfig, rows: SiteRows) -> None:
-    """Refuse rows that are not what the site's file says they are."""
+    """Raise FedmmError if the rows are not what the site's file says."""
     domains = {"source": rows.source is not None, "target": rows.target is not None}
     for domain, present in domains.items():
         if config.data.domain not in (domain, "both") and present:

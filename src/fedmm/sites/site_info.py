@@ -1,7 +1,7 @@
-"""What a site says of what it holds: which domains, and the shape of a row. How many rows, and of which classes, stays.
+"""What a site reports of its rows: their domains and the shape of a row, but not their number or their classes.
 
-A network that is centred at the mean of all inputs needs a sum and a count from each site, and an objective that weighs
-classes a count of each; they are sent for it alone.
+Only a network centred at the mean of all inputs needs a sum and a count from each site, and only an objective that
+weights classes a count of each; they are sent for these alone.
 """
 
 from __future__ import annotations
@@ -19,19 +19,18 @@ _INFO = "card"
 _MOST_DIMENSIONS, _LONGEST_SIDE = 8, 1 << 31
 _MOST_INPUTS = 1 << 53
 _MOST_CLASSES = 1 << 16
-_LARGEST_INPUT = 3.5e38  # of float32
+_LARGEST_INPUT = 3.5e38  # just above the largest float32
 _ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
 class SiteInfo:
-    """source, target: whether it holds labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
+    """source, target: whether it has labelled source rows, unlabelled target rows. shape, bytes: of a stored row.
 
-    validation: whether it keeps labelled source rows from training, to measure models on.
-    batch: how many rows of its batches are source and target, where it holds both and an adversary tells domains, whose
-        shares then matter; else 0 and 0.
-    input_sum, input_count: of all its inputs, where the network is centred at the mean over all sites; else 0.
-    class_counts: how many labelled rows it trains on of each class, where the objective needs their shares; else empty.
+    validation: whether it keeps labelled source rows from training, to evaluate models on.
+    batch: source and target rows in its batches, if it has both and an adversary tells domains; otherwise 0 and 0.
+    input_sum, input_count: of all its inputs, if the network is centred at the mean over all sites; otherwise 0.
+    class_counts: its training rows of each class, if the objective needs class shares; otherwise empty.
     """
 
     source: bool
@@ -46,21 +45,20 @@ class SiteInfo:
 
     @property
     def domain(self) -> str:
-        """``source``, ``target`` or ``both``, as a site's file says it."""
+        """``source``, ``target`` or ``both``, as in a site's file."""
         return domain_of(self.source, self.target)
 
     def packed(self, name: str) -> Packed:
-        """As it travels."""
+        """Pack the info for transport."""
         return Packed({}, {NAME: name, _INFO: json.dumps(asdict(self))}, {})
 
 
 @dataclass(frozen=True)
 class Expected:
-    """What the server's experiment lets a info say, so that a info is compared before anything is made of it.
+    """What the server's experiment expects of a site's info, which is compared with it before it is used.
 
     shape, bytes: of a stored row. batch_size: of the experiment. centred: whether sums of inputs are asked for.
-    domains: by site, what it holds, if the experiment says so. classes: how many there are, where counts of each are
-        asked for; else 0.
+    domains: each site's domain, if the experiment says so. classes: their number if class counts are asked for, or 0.
     """
 
     shape: tuple[int, ...]
@@ -71,14 +69,14 @@ class Expected:
     classes: int = 0
 
     def flaw(self, name: str, info: SiteInfo) -> str:
-        """Why a site's info cannot be of this experiment, in words that follow its name; empty if it can."""
+        """Return why a site's info does not fit this experiment, worded to follow its name; empty if it does."""
         if info.shape != self.shape or info.bytes != self.bytes:
             return f"it holds {_rows(info.bytes, info.shape)}; the experiment has {_rows(self.bytes, self.shape)}"
         wanted = self.domains.get(name, info.domain)
         if info.domain != wanted:
             return f"it holds {_domains(info.domain)}; the experiment expects {_domains(wanted)} there"
         if info.validation and not info.source:
-            return "it keeps labelled rows from training and holds none"
+            return "it reports validation rows but has no labelled rows"
         split = info.domain == "both" and min(info.batch) >= 1 and sum(info.batch) == self.batch_size
         if info.batch != (0, 0) and not split:
             return f"its batches hold {info.batch[0]} and {info.batch[1]} rows; the experiment's have {self.batch_size}"
@@ -90,7 +88,9 @@ class Expected:
         if not self.classes:
             return "it sends counts of its classes, which the experiment does not ask for"
         if len(info.class_counts) != self.classes or not info.source or not sum(info.class_counts):
-            return f"the counts {list(info.class_counts)} cannot be of labelled rows of {self.classes} classes"
+            return (
+                f"its class counts {list(info.class_counts)} cannot be those of labelled rows of {self.classes} classes"
+            )
         return ""
 
     def _implausible_sum(self, info: SiteInfo) -> str:
@@ -100,23 +100,23 @@ class Expected:
         low, high = (0.0, 1.0 + _ROUNDING) if self.bytes else (-_LARGEST_INPUT, _LARGEST_INPUT)
         whole_rows = 0 <= count <= _MOST_INPUTS and count % math.prod(self.shape) == 0
         if not whole_rows or not low * count <= total <= high * count:
-            return f"the sum {total:g} cannot be of {count} inputs in {_rows(self.bytes, self.shape)}"
+            return f"its sum {total:g} cannot be that of {count} inputs in {_rows(self.bytes, self.shape)}"
         return ""
 
 
 def read_site_info(packed: Packed) -> SiteInfo:
-    """The info that travelled so; ``Malformed`` if it is none."""
+    """Read a site's info; raise Malformed if it is none."""
     return site_info_from(read_json(packed.about.get(_INFO), "what it says of its rows"))
 
 
 def keeps_rows(packed: Packed) -> bool:
-    """Whether a site says that it keeps labelled rows from training, also before the shape of its rows is known."""
+    """Return whether a site says that it keeps labelled rows from training, even if its row shape is not known yet."""
     table = read_json(packed.about.get(_INFO), "what it says of its rows")
     return isinstance(table, dict) and _flag(table, "validation", False)
 
 
 def site_info_from(table: Any) -> SiteInfo:
-    """A info from plain values, each of the right kind; ``Malformed`` if one is not."""
+    """Build an info from plain values; raise Malformed if one is of the wrong kind."""
     if not isinstance(table, dict):
         raise Malformed("it does not describe what it holds")
     source, target, as_bytes = (_flag(table, name) for name in ("source", "target", "bytes"))
@@ -124,14 +124,16 @@ def site_info_from(table: Any) -> SiteInfo:
         raise Malformed("it holds neither source nor target rows")
     shape = _whole_numbers(table, "shape", (), _MOST_DIMENSIONS)
     if not shape or min(shape) < 1 or max(shape) > _LONGEST_SIDE:
-        raise Malformed(f"its rows have the shape {list(shape)}, where up to {_MOST_DIMENSIONS} sizes above 0 are read")
+        raise Malformed(
+            f"its rows have shape {list(shape)}, which must be 1 to {_MOST_DIMENSIONS} sizes from 1 to {_LONGEST_SIDE}"
+        )
     total = table.get("input_sum", 0.0)
     if isinstance(total, bool) or not isinstance(total, int | float) or not _is_finite(total):
         raise Malformed("the sum of its inputs is not a finite number")
     (count,) = _whole_numbers({"input_count": [table.get("input_count", 0)]}, "input_count", (), 1)
     batch = _whole_numbers(table, "batch", (0, 0), 2)
     if len(batch) != 2 or min(batch) < 0:
-        raise Malformed(f"its batches hold {list(batch)} rows, where two numbers are read")
+        raise Malformed(f"its batches hold {list(batch)} rows, which must be two numbers of at least 0")
     counts = _whole_numbers(table, "class_counts", (), _MOST_CLASSES)
     if any(not 0 <= held <= _MOST_INPUTS for held in counts):
         raise Malformed("the counts of its classes are not numbers of rows")
@@ -157,7 +159,7 @@ def _whole_numbers(table: Mapping[str, Any], name: str, default: tuple[int, ...]
 def _is_finite(number: float) -> bool:
     try:
         return math.isfinite(number)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond all floats
         return False
 
 
@@ -166,4 +168,4 @@ def _rows(as_bytes: bool, shape: tuple[int, ...]) -> str:
 
 
 def _domains(domain: str) -> str:
-    return "source and target rows" if domain == "both" else f"{domain} rows alone"
+    return "source and target rows" if domain == "both" else f"only {domain} rows"

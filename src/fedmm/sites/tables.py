@@ -1,6 +1,6 @@
 """A site's table: read as the site's file says, described by sums, and encoded as all sites agreed.
 
-What is wrong with a table is told to the server by the names of columns alone; its cells are named in the site's log.
+The server learns what is wrong with a table by column names only; cells are named in the site's log alone.
 """
 
 from __future__ import annotations
@@ -31,17 +31,19 @@ if TYPE_CHECKING:
     import pandas
 
 DESCRIPTION, ENCODING = "description", "encoding"
-"""The array that describes a table, and where a message holds the columns of all sites, as JSON."""
+"""The array that describes a table, and the key under which a message has the columns of all sites, as JSON."""
 _ASKED = "described.json"
 
 
 class TableError(FedmmError):
-    """What is wrong with a site's table, in words that follow the site's name and may leave it."""
+    """What is wrong with a site's table, worded to follow the site's name and fit to leave the site."""
 
 
 class SiteTable(NamedTuple):
-    """A table that was read. source, target: the numbers of its rows. y, groups: int64, of the source's rows; those of
-    one id are one group, and there are none if nothing says whose a row is."""
+    """A table as read. source, target: row numbers. y, groups: int64, of the source rows; rows of one id form a group.
+
+    groups is None if no column says whose a row is.
+    """
 
     frame: pandas.DataFrame
     source: Tensor
@@ -51,7 +53,7 @@ class SiteTable(NamedTuple):
 
 
 def describe_table(config: SiteConfig, experiment: Experiment, say: Say) -> Packed:
-    """The answer to the server's question what the agreed columns hold: sums and counts over all rows of the site."""
+    """Answer what the agreed columns hold: sums and counts over all rows of the site."""
     data = require_tables(experiment)
     agreed, decimal, min_rows = data.agreed, config.data.decimal, config.policy.min_rows
     with _names_alone(say):
@@ -69,7 +71,7 @@ def describe_table(config: SiteConfig, experiment: Experiment, say: Say) -> Pack
 
 
 def encode_table(config: SiteConfig, experiment: Experiment, encoding: str, say: Say) -> dict[str, Any]:
-    """The site's rows by the columns that the server sends: ``source_x``, ``source_y`` and ``target_x``.
+    """Encode the site's rows by the columns that the server sends: ``source_x``, ``source_y`` and ``target_x``.
 
     With ``data.id`` also ``source_groups``.
     """
@@ -93,7 +95,7 @@ def encode_table(config: SiteConfig, experiment: Experiment, encoding: str, say:
 
 
 def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTable:
-    """The site's table, with columns called as all sites agreed, and without any that may not be learnt from."""
+    """Read the site's table, with columns named as all sites agreed and only those that may be learnt from."""
     section = config.data
     own = {agreed: here for here, agreed in section.rename.items()}
     words = [own.get(name, name) for name in data.categories]
@@ -108,23 +110,23 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
     labels = texts(frame[label]) if section.domain != "target" and label in frame.columns else None
     frame = frame.rename(columns=section.rename)
     twice = sorted(frame.columns[frame.columns.duplicated()])
-    require(not twice, f"{path} has two columns {twice[:1]} with data.rename; give each a name of its own")
+    require(not twice, f"data.rename gives {path} two columns {twice[:1]}; give each column its own name")
     frame = frame[[name for name in data.features if name in frame.columns and name in section.features]]
     if section.domain == "target":
         rows = torch.arange(len(frame))
         return SiteTable(frame, rows[:0], rows, rows[:0])
     if labels is None:
-        raise TableError("has no column with the labels that its file names")
+        raise TableError("has no label column of the name that its file gives")
     y = _labels(labels, section, data, say)
     source, target = (part.nonzero().squeeze(1) for part in (y != UNLABELLED, y == UNLABELLED))
     if section.domain == "source" and len(target):
         say(f"table: row {int(target[0]) + 1} has no label")
-        raise TableError("has rows without label, but data.domain = 'source'")
+        raise TableError("has rows without labels, but data.domain = 'source'")
     return SiteTable(frame, source, target, y[source], None if ids is None else _groups(ids)[source])
 
 
 def _groups(ids: list[str]) -> Tensor:
-    """The number of each row's group, by the first row of its id; a row without an id is alone."""
+    """Return each row's group number, the first row with its id; a row without an id is its own group."""
     first = dict[str, int]()
     return torch.tensor([first.setdefault(name, row) if name else row for row, name in enumerate(ids)])
 
@@ -140,17 +142,17 @@ def _labels(written: list[str], section: DataSection, data: RowsElsewhere, say: 
 
 
 def require_tables(experiment: Experiment) -> RowsElsewhere:
-    """What the experiment says of tables; another one is refused."""
+    """Return the experiment's section on tables; raise TableError if it has none."""
     data = experiment.data
     if not isinstance(data, RowsElsewhere) or not data.features:
-        raise TableError("has a table, but the experiment's data names no features: columns of tables")
+        raise TableError("has a table, but the experiment names no columns of tables (data.features)")
     return data
 
 
 def _read_numbers(
     data: RowsElsewhere, frame: pandas.DataFrame, names: list[str], decimal: str, say: Say
 ) -> dict[str, Numbers]:
-    """The columns of numbers that the table has; one that has text, or lacks a column, is refused by their names."""
+    """Return the numeric columns; raise TableError, with column names alone, for text or columns it must not lack."""
     numbers, texts_in = dict[str, Numbers](), list[str]()
     for name in names:
         if name not in frame.columns:
@@ -184,7 +186,7 @@ def _kinds(data: RowsElsewhere, names: list[str]) -> str:
 def _overview(
     data: RowsElsewhere, frame: pandas.DataFrame, numbers: dict[str, Numbers], strange: dict[str, int], min_rows: int
 ) -> str:
-    """What leaves the site and what does not, in words for its own log."""
+    """Describe for the site's own log what leaves the site and what does not."""
     lacking = [name for name in data.features if name not in frame.columns]
     odd = {name: count for name, count in strange.items() if count}
     gaps = {name: int(np.isnan(values).sum()) for name, values in numbers.items() if np.isnan(values).any()}
@@ -193,7 +195,7 @@ def _overview(
         f"table: {len(frame)} rows, {len(frame.columns)} of {len(data.features)} columns",
         f"lacking {', '.join(lacking)}" if lacking else "",
         f"missing values {gaps}" if gaps else "",
-        f"words that are not an agreed category, in so many rows {odd}" if odd else "",
+        f"rows with words that are not agreed categories {odd}" if odd else "",
         "leaves no sums (data.scaling = 'fixed')" if not data.agreed.learns else "",
         f"leaves no sums: fewer rows than min_rows = {min_rows}" if few and data.agreed.learns else "",
         f"leaves counts and sums of {', '.join(numbers)}" if numbers and data.agreed.learns and not few else "",
@@ -202,22 +204,24 @@ def _overview(
 
 
 def _columns(data: RowsElsewhere, encoding: str) -> tuple[Column, ...]:
-    """The columns that the server sends; others than the agreed ones are refused."""
+    """Return the columns that the server sent; raise FedmmError unless they are the agreed ones."""
     try:
         columns = tuple(Column(**{**table, "levels": tuple(table["levels"])}) for table in json.loads(encoding))
     except (ValueError, TypeError, KeyError, RecursionError) as problem:
-        raise FedmmError("the server did not say how columns become numbers") from problem
+        raise FedmmError("the server sent no valid encoding of columns") from problem
     for column in columns:
         right = column.name in data.features and column.levels == tuple(data.categories.get(column.name, ()))
-        require(right, "the server sent another column, or other categories, than the experiment's")
-    require(len({column.name for column in columns}) == len(columns) > 0, "the server sent columns twice, or none")
+        require(right, "the server sent a column, or categories, that the experiment does not have")
+    require(
+        len({column.name for column in columns}) == len(columns) > 0, "the server sent a column twice, or no columns"
+    )
     return columns
 
 
 def _count_question(config: SiteConfig, data: RowsElsewhere) -> None:
-    """Refuse more than a few different questions: many of them would tell of single rows.
+    """Raise TableError after too many different questions, since many of them would reveal single rows.
 
-    Sums are over all rows of the site, whatever is asked, so that no two of them differ by a row.
+    Sums are always over all rows of the site, so that no two of them differ by a row.
     """
     ranges = data.ranges if data.scaling == "robust" else {}
     asked = [ranges, data.categories, data.dates]
@@ -232,14 +236,14 @@ def _count_question(config: SiteConfig, data: RowsElsewhere) -> None:
     if wanted in known:
         return
     if len(known) >= most:
-        raise TableError(f"has described its table by {most} different categories, dates and ranges")
+        raise TableError(f"has described its table for {most} sets of categories, dates and ranges, which is its limit")
     with atomic_write(path) as partial:
         partial.write_text(json.dumps([*known, wanted]), encoding="utf-8")
 
 
 @contextmanager
 def _names_alone(say: Say) -> Iterator[None]:
-    """Problems with a table are told here in full, and elsewhere by names of columns alone."""
+    """Report problems with a table here in full, and elsewhere by column names only."""
     try:
         yield
     except TableError as problem:

@@ -1,4 +1,4 @@
-"""What a site computes: it says what it holds, works in rounds, and measures models, all on its own rows."""
+"""What a site computes: it introduces itself, trains in rounds, and evaluates models, all on its own rows."""
 
 from __future__ import annotations
 
@@ -69,9 +69,9 @@ class _Built:
 
 
 class SiteWork:
-    """Answers the four kinds of questions, as far as the site's policy allows.
+    """Answers all kinds of questions, as far as the site's policy allows.
 
-    What is built for a run stays built until another one is asked for.
+    What is built for a run is kept until another run is asked for.
     """
 
     def __init__(self, config: SiteConfig, say: Say = lambda line: None) -> None:
@@ -91,7 +91,7 @@ class SiteWork:
         return answer
 
     def _describe_refusal(self, kind: str, question: Packed, problem: Exception) -> FedmmError:
-        """The sentence for the server, written down here too; of an accident, it is told only that it was one."""
+        """Log a refusal and return the error for the server, which learns of an unexpected one only its type."""
         sentence = str(problem)
         if not isinstance(problem, FedmmError | Malformed):
             self._say("".join(traceback.format_exception(problem)))
@@ -103,11 +103,11 @@ class SiteWork:
         return (NotAllowed if isinstance(problem, NotAllowed) else FedmmError)(sentence)
 
     def note_refusal(self, kind: str, sentence: str) -> None:
-        """Write down a message that was refused before it came here, since it is not the coordinator's."""
+        """Log a message that was refused before it came here, since it is not the coordinator's."""
         self._gate.refuse(kind, None, sentence)
 
     def _answer(self, admitted: Admitted, question: Packed) -> tuple[Packed, float]:
-        """The answer, and the precision of its noise: infinite for what comes of rows and has none."""
+        """Return the answer and the precision of its noise: infinite if it depends on rows and has no noise."""
         began = time.perf_counter()
         experiment, kind = admitted.asked.experiment, admitted.kind
         if kind == INTRODUCE:
@@ -148,7 +148,7 @@ class SiteWork:
         return answer, math.inf if info.input_count or info.class_counts else 0.0
 
     def _measure(self, built: _Built, question: Packed) -> Packed:
-        """Sums over the site's own rows; none if its updates carry noise, which they would go around."""
+        """Return sums over the site's own rows; refuse if its updates carry noise, which the sums would bypass."""
         problem, run = built.problem, built.experiment.run
         require(
             not built.experiment.terms.transmission.private and run.probe_rows > 0,
@@ -161,7 +161,7 @@ class SiteWork:
 
     def _site_info(self, experiment: Experiment, encoding: str) -> SiteInfo:
         data = self._config.data
-        if data.kind == "table" and not encoding:  # until all sites have described theirs, nobody knows a row's shape
+        if data.kind == "table" and not encoding:  # a row's shape is known only after all sites have described theirs
             require_tables(experiment)
             domains = (data.domain in ("source", "both"), data.domain in ("target", "both"))
             return SiteInfo(*domains, (), False, validation=bool(data.validation_rows))
@@ -199,7 +199,7 @@ class SiteWork:
         return self._built[1]
 
     def _rows(self, experiment: Experiment, encoding: str) -> tuple[SiteRows, ClientData]:
-        """The site's rows, and those of them that are trained on: enough of each domain, and in every batch."""
+        """Return the site's rows, and those that are trained on: enough of each domain, and in every batch."""
         rows = site_rows(self._config, experiment, encoding, self._say)
         target = rows.target if experiment.objective.adapts or rows.source is None else None
         counts = [0 if part is None else len(part) for part in (rows.source, target)]
@@ -244,7 +244,7 @@ class SiteWork:
 
 
 def _probes(name: str, rows: SiteRows, experiment: Experiment, odds: float | None) -> list[Evaluator]:
-    """The site's own rows that models are measured on, at most ``probe_rows`` of each kind, and what for."""
+    """Return the evaluators on the site's own rows, with at most ``probe_rows`` of each kind."""
     held = rows.source if rows.source is not None else rows.target
     assert held is not None
     most, seed, device = experiment.run.probe_rows, experiment.run.seed, experiment.run.torch_device
@@ -261,7 +261,7 @@ def _probes(name: str, rows: SiteRows, experiment: Experiment, odds: float | Non
 
 
 def _mask(built: _Built, question: Packed) -> Mask | None:
-    """What hides the site's update among those of its round, if the experiment has it so."""
+    """Return what hides the site's update among those of its round, if the experiment asks for it."""
     masks = built.masks
     if masks is None:
         return None
@@ -270,14 +270,14 @@ def _mask(built: _Built, question: Packed) -> Mask | None:
 
 
 def _begin(built: _Built) -> None:
-    """The first state, for a server that has not counted this site yet; states of an older run of the name go."""
+    """Store the first state, for a server that has not counted this site yet; drop an older run's states."""
     memory = built.site.memory
     if memory.state_for(NEVER) is None:
         memory.remember(NEVER, built.first)
 
 
 def _batch(experiment: Experiment, rows: SiteRows) -> tuple[int, int]:
-    """How a batch is split, where both domains are here and their shares matter, to measurements or to restraint."""
+    """Return how a batch is split if both domains are here and their shares matter to evaluation or restraint."""
     restrains = experiment.objective.restrained or experiment.algorithm.restrains
     matters = (
         experiment.objective.tells_domains
@@ -299,7 +299,7 @@ _SECRET, _LEDGER = "masks.secret", "masks.jsonl"
 
 
 def site_masks(config: SiteConfig, terms: Terms, run: str) -> Masks | None:
-    """The site's masks in a run; None if it has none. A site that has others' keys takes part in no other runs."""
+    """Return the site's masks in a run; None if it has none. A site with others' keys joins masked runs only."""
     section, link = config.masks, config.superlink
     if not terms.secure_sum:
         require(

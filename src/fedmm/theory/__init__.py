@@ -1,4 +1,4 @@
-"""The paper's convergence theorem as a tool: its constants, its range of penalties, and what it speaks of, measured."""
+"""The paper's convergence theorem as a tool: its constants, its range of penalties, and its quantities along a run."""
 
 from __future__ import annotations
 

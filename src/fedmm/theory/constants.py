@@ -1,4 +1,4 @@
-"""The constants of the paper's assumptions, given, or estimated from Hessian-vector products at sampled points."""
+"""The constants of the paper's assumptions: given, or estimated from Hessian-vector products at sampled points."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedmm.theory.spectra import (
 
 @dataclass(frozen=True)
 class Constants:
-    """What the convergence theorem knows of a problem; every bound holds for every client f_i.
+    """The convergence theorem's constants of a problem; every bound holds for every client's f_i.
 
     ========  ======================================================================================
     field     meaning
@@ -37,10 +37,10 @@ class Constants:
     B         f_i is B-strongly concave in psi
     kappa     psi*(omega) = argmax of f(omega, .) is kappa-Lipschitz; kappa <= L21 / B
     L_Phi     the gradient of Phi(omega) = f(omega, psi*(omega)) is L_Phi-Lipschitz; L_Phi <= L11 + L12 kappa
-    N         how many clients
+    N         the number of clients
     ========  ======================================================================================
 
-    L12 = L21 where f_i is twice continuously differentiable.
+    L12 = L21 if f_i is twice continuously differentiable.
     """
 
     L11: float
@@ -60,12 +60,12 @@ class Constants:
         at_least("N", self.N, 1)
         require(
             self.L22 >= self.B * (1 - 1e-9),
-            f"L22 = {self.L22:g} must be at least B = {self.B:g}: strong concavity bends that much",
+            f"L22 = {self.L22:g} must be at least B = {self.B:g}, since f_i is B-strongly concave in psi",
         )
 
     @classmethod
     def of(cls, *, L11: float, L12: float, L22: float, B: float, N: int, L21: float | None = None) -> Self:
-        """With L21 = L12 unless it is given, and the bounds kappa = L21 / B and L_Phi = L11 + L12 kappa."""
+        """Return constants with L21 = L12 by default, and the bounds kappa = L21 / B and L_Phi = L11 + L12 kappa."""
         L21 = L12 if L21 is None else L21
         positive("B", B)
         kappa = L21 / B
@@ -77,15 +77,15 @@ _TOLERANCE = 1e-12
 
 @dataclass(frozen=True)
 class Estimate:
-    """What was found at the sampled points; for quadratic games, whose Hessians are the same everywhere, exact.
+    """Constants found at the sampled points; exact for quadratic games, whose Hessians are the same everywhere.
 
     bounds: L11, L12, L21, L22 and B as found, with kappa = L21 / B and L_Phi = L11 + L12 kappa.
-    measured: the same L and B, with kappa and L_Phi as found along ``psi*(omega)``: the norm of its derivative, and the
-        largest over the clients of the norm of that of ``d_omega f_i(omega, psi*(omega))``, which bounds Phi's own.
+    measured: the same L and B, with kappa and L_Phi measured along ``psi*(omega)``: the norm of its derivative, and the
+        largest norm over clients of the derivative of ``d_omega f_i(omega, psi*(omega))``, which bounds that of Phi.
 
-    Each L, and the measured kappa and L_Phi, is a *lower* bound of the supremum that the theorem means, and B an
-    *upper* bound of the infimum: elsewhere the functions may bend more. Fewer Lanczos steps than a side has coordinates
-    err to the same side.
+    Each L, and the measured kappa and L_Phi, is a *lower* bound of the supremum in the theorem, and B an *upper* bound
+    of the infimum: elsewhere the functions may have larger curvature. Fewer Lanczos steps than a side has coordinates
+    err in the same direction.
     """
 
     bounds: Constants
@@ -98,12 +98,12 @@ def estimate_constants(
     """Estimate the theorem's constants from spectra of Hessian blocks, the worst over all clients and points.
 
     functions: f_i(omega, psi), one per client, twice differentiable and strongly concave in psi.
-    points: where to look, (omega, psi) each: for example :func:`around` a start, or the path of an observed run.
-    steps: Lanczos steps for each spectrum; exact to rounding where no side has more coordinates. A step of kappa's and
-        L_Phi's solves a linear system by conjugate gradients: on large problems begin with few steps and points.
+    points: the (omega, psi) to sample, for example :func:`around` a start, or the path of an observed run.
+    steps: Lanczos steps per spectrum; exact to rounding if no side has more coordinates. Each step for kappa and L_Phi
+        solves a linear system by conjugate gradients: on large problems, begin with few steps and points.
     """
     require_functions(functions)
-    require(len(points) > 0, "estimate_constants needs at least one point to look at")
+    require(len(points) > 0, "estimate_constants needs at least one point")
     at_least("steps", steps, 1)
     layout = Layout.of(*points[0])
     require(0 < layout.min_size < layout.size, "both omega and psi need at least one coordinate")
@@ -126,7 +126,7 @@ def estimate_constants(
 
 
 def around(start: tuple[Point, Point], radius: float, count: int, seed: int = 0) -> list[tuple[Point, Point]]:
-    """The start and ``count`` points drawn evenly from the ball of that radius about it, over (omega, psi) together."""
+    """Return the start and ``count`` points drawn uniformly from the ball of this radius around it in (omega, psi)."""
     positive("radius", radius)
     at_least("count", count, 0)
     layout = Layout.of(*start)
@@ -141,7 +141,7 @@ def around(start: tuple[Point, Point], radius: float, count: int, seed: int = 0)
 
 
 def _blocks(function: Function, layout: Layout, z: Tensor, steps: int) -> tuple[float, float, float, float]:
-    """L11, L12, L22 and B of one client at one point."""
+    """Return L11, L12, L22 and B of one client at one point."""
     here = Derivatives(function, layout, z)
     omega, psi = here.side("omega"), here.side("psi")
     bend = symmetric_norm(lambda v: here.block("omega", "omega", v), omega, steps)
@@ -153,7 +153,7 @@ def _blocks(function: Function, layout: Layout, z: Tensor, steps: int) -> tuple[
 def _response(
     functions: Sequence[Function], layout: Layout, phi: Phi, omega: Tensor, steps: int
 ) -> tuple[float, float]:
-    """||d psi*|| at omega, and the largest norm of d/d omega of d_omega f_i(omega, psi*(omega))."""
+    """Return ||d psi*|| at omega, and the largest norm of d/d omega of d_omega f_i(omega, psi*(omega))."""
     z = torch.cat([omega, phi.at(omega).psi])
     mean = Derivatives(mean_of(functions), layout, z)
     like = mean.side("omega")

@@ -1,7 +1,7 @@
-"""The theorem's two proofs as numbers, the paper's and one that holds, and the smallest penalties that satisfy each.
+"""Two proofs of the theorem as numbers, the paper's and one that holds, and the smallest penalties that satisfy each.
 
 **The paper's**: the constants A_1 ... A_11, B_1 ... B_3, C_1 ... C_3, D_3.
-The proof bounds, round after round and summed over the clients,
+In each round, and summed over the clients, the proof bounds
 
     epsilon_t = sum ||psi_i - psi*(omega_i)||^2        apsi_t = sum over i, j of ||psi_i - psi_j||^2
     domega_t  = sum ||omega_i^t - omega_i^{t-1}||^2    aomega_t = sum over i, j of ||omega_i - omega_j||^2
@@ -14,24 +14,23 @@ by one another (the paper writes epsilon, psi-bar, omega-tilde and omega-bar):
     epsilon_t + B1 apsi_t <= B2 (epsilon_{t-1} + B1 apsi_{t-1}) + B3 domega_t
     sum of epsilon_t <= C1 sum of domega_t + C2 epsilon_0 + C3 apsi_0
 
-and D_3 is what one unit of domega_t then takes off Phi. ``as_printed`` evaluates what stands in the paper, and
-``rederived`` the same lemmas with their slips mended. Neither cures the proof's use of Danskin's theorem:
-``mended`` does.
+and D_3 is the decrease of Phi per unit of domega_t. ``as_printed`` evaluates what the paper prints, and ``rederived``
+the same lemmas with their slips corrected. Neither repairs the proof's use of Danskin's theorem; ``mended`` does.
 
-**One that holds**, through the mean of the clients, of whose psi* Danskin's theorem speaks.
+**One that holds**, through the mean of the clients, to whose psi* Danskin's theorem applies.
 
-The paper differentiates Phi_i(omega) = f_i(omega, psi*(omega)) as if psi* were the maximum of f_i. It is that of the
-mean f: d Phi_i lacks the term (d psi*)' d_psi f_i, which vanishes only in the mean over i. Here Phi alone is needed.
+The paper differentiates Phi_i(omega) = f_i(omega, psi*(omega)) as if psi* maximised f_i. It maximises the mean f, so
+d Phi_i lacks the term (d psi*)' d_psi f_i, which vanishes only in the mean over i. This proof needs Phi alone.
 
-eta_3 = 1, and all clients take part. Let z_i^t be client i's point after round t = 1, 2 ..., zb^t the clients' mean,
-z_i^0 = zb^0 = z_0^0, and e_i^t = F_i(z_i^t) + mu (z_i^t - z_0^{t-1}) + dual_i^{t-1} what is left of the local problem,
-with mean eb^t. In the signed field F_i, for both sides at once, and as duals start at 0:
+Let eta_3 = 1, and let all clients take part. Let z_i^t be client i's point after round t = 1, 2 ..., zb^t the clients'
+mean, z_i^0 = zb^0 = z_0^0, and e_i^t = F_i(z_i^t) + mu (z_i^t - z_0^{t-1}) + dual_i^{t-1} the residual of the local
+problem, with mean eb^t. With the signed field F_i, for both sides at once, and because duals start at 0:
 
     (1)  zb^t = zb^{t-1} - (1/mu) (mean F_i(z_i^t) - eb^t)                                t >= 1
     (2)  z_i^t - z_0^{t-1} = (F_i(z_i^{t-1}) - F_i(z_i^t) + e_i^t - e_i^{t-1}) / mu       t >= 2
     (3)  z_0^t = 2 zb^t - zb^{t-1}                                                        t >= 1
 
-Sums over t = 1 ... T are written with these letters, the steps of single clients from t = 2. Errors are split off with
+These letters denote sums over t = 1 ... T, from t = 2 for the steps of single clients. Errors are split off by
 ||a + e||^2 <= h ||a||^2 + k ||e||^2, where h = 1 + slack and k = 1 + 1 / slack:
 
     x  ||omegab^t - omegab^{t-1}||^2          v  mean ||omega_i^t - omega_i^{t-1}||^2 <= x + 4 w
@@ -44,10 +43,10 @@ Sums over t = 1 ... T are written with these letters, the steps of single client
     y                                         <= (2h (L22^2 d + q) + k j) / mu_2^2                     by (1)
     r  ||mean d_omega f_i(z_i^t) - dPhi(omegab^t) - eb^t||^2   <= 3h (L11^2 w + L12^2 (p + d)) + k g
 
-d: by (1) psib^t - (1/mu_2) d_psi f(zb^t) is psib^{t-1} up to q and eb, and by strong concavity its distance from
-psi*(omegab^t) is at least (1 + B / mu_2) times that of psib^t. d0, w1, p1 are the first round's values. Let R be the
-bound on r, linear in x, d0, w1, p1, g and j, that these inequalities give, and rx its share of x. Phi is L_Phi-smooth,
-and by (1) dPhi(omegab^t) is -mu_1 times the mean's step less the vector in r. Therefore
+For d: by (1), psib^t - (1/mu_2) d_psi f(zb^t) is psib^{t-1} up to q and eb, and by strong concavity its distance from
+psi*(omegab^t) is at least (1 + B / mu_2) times that of psib^t. d0, w1, p1 are the values of the first round. Let R be
+the bound on r that these inequalities give, linear in x, d0, w1, p1, g and j, and rx its coefficient of x. Phi is
+L_Phi-smooth, and by (1) dPhi(omegab^t) is -mu_1 times the mean's step minus the vector in r. Therefore
 
     Phi(omegab^T) - Phi(omega_0^0)          <= -(mu_1 - L_Phi) x / 2 + R / (2 mu_1)
     sum of ||dPhi(omega_0^t)||^2            <= 2 (mu_1 + L_Phi)^2 x + 2 R                              by (3)
@@ -71,7 +70,7 @@ _CANDIDATES = 64
 
 @dataclass(frozen=True)
 class Chain:
-    """The chain at one pair of penalties; A[k] is A_k, and A[0] is unused. B_bar: the third inequality's weight."""
+    """The chain at one pair of penalties. A[k] is A_k (A[0] is unused). B_bar: the weight of the third inequality."""
 
     A: tuple[float, ...]
     B_bar: float
@@ -84,7 +83,7 @@ class Chain:
     D3: float
 
     def failures(self) -> Iterator[str]:
-        """Every link that breaks, from the first."""
+        """Yield every link that breaks, in order."""
         if not all(0 <= a < inf for a in self.A):
             yield f"A_{next(k for k, a in enumerate(self.A) if not 0 <= a < inf)} >= 0"
         if not self.B_bar > self.A[5]:
@@ -103,7 +102,7 @@ class Chain:
 
 
 def as_printed(c: Constants, mu1: float, mu2: float, l: float) -> Chain:  # noqa: E741 - the paper's symbol
-    """Every formula as it stands in the appendix: A_1 ... A_4 halved and under permuted names, C_1 squared in D_3."""
+    """Evaluate the appendix as printed: A_1 ... A_4 halved and under permuted names, and C_1 squared in D_3."""
     common = mu2**4 - 16 * c.L22**2 * (mu2 + c.L22) ** 2
     first = (
         16 * c.L22**4 * c.N,
@@ -116,7 +115,7 @@ def as_printed(c: Constants, mu1: float, mu2: float, l: float) -> Chain:  # noqa
 
 
 def rederived(c: Constants, mu1: float, mu2: float) -> Chain:
-    """The same lemmas, derived again; B_bar is the one that makes C_1 smallest."""
+    """Evaluate the same lemmas, derived again; B_bar is chosen to make C_1 smallest."""
     common = mu2**4 - 32 * c.L22**2 * (mu2 + c.L22) ** 2
     first = (
         32 * c.L22**4 * c.N,
@@ -134,7 +133,7 @@ def rederived(c: Constants, mu1: float, mu2: float) -> Chain:
 
 
 def _from_four(c: Constants, mu1: float, mu2: float, A1: float, A2: float, A3: float, A4: float) -> tuple[float, ...]:
-    """A_5 ... A_11 from A_1 ... A_4."""
+    """Return A_0 (unused) ... A_11, given A_1 ... A_4."""
     small = 96 * c.L21**2 * c.L12**2 / (mu2 * mu1**2 * c.B)
     left = 1 - small if small != 1 else -1e-300
     A5 = 8 * (mu2 + c.L22) ** 2 / (c.N * c.B * mu2) / left
@@ -147,7 +146,7 @@ def _from_four(c: Constants, mu1: float, mu2: float, A1: float, A2: float, A3: f
 
 
 def _chain(c: Constants, mu1: float, A: tuple[float, ...], B_bar: float, power: int) -> Chain:
-    """The rest of the chain; power: with which C_1 enters D_3."""
+    """Complete the chain. power: the power of C_1 in D_3."""
     rest = (1 - B_bar * A[9]) or -1e-300
     over = (B_bar - A[5]) or -1e-300
     B2 = max((B_bar * A[10] + A[7]) / rest, (B_bar * A[4] + A[6]) / over)
@@ -172,9 +171,9 @@ class Descent:
     omegab^T is the mean of the clients' omega_i^T, and sums are over the rounds t = 1 ... T.
 
     d0: ||psi_0^0 - psi*(omega_0^0)||^2.
-    w1, p1: the mean over the clients of ||omega_i^1 - omegab^1||^2, and of psi's.
+    w1, p1: the mean over the clients of ||omega_i^1 - omegab^1||^2, and the same for psi.
     g, j: the sums of the mean over the clients of e_{omega,i}^2 and e_{psi,i}^2, assumption 3.
-    failure: why there is no such bound at these penalties; then E1 ... E6 are 0. None if there is one.
+    failure: why there is no such bound at these penalties, with E1 ... E6 = 0; None if there is one.
     """
 
     E1: float
@@ -187,9 +186,9 @@ class Descent:
 
 
 def mended(c: Constants, mu1: float, mu2: float, slack: float = 0.05) -> Descent:
-    """The descent of Phi along FedMM, where penalties are large enough for the proof.
+    """Return the descent of Phi along FedMM; its ``failure`` is set if the penalties are too small for the proof.
 
-    slack: how the proof shares between steps and residuals; with less, smaller penalties do, and E5 and E6 are larger.
+    slack: how the proof splits steps from residuals; a smaller one admits smaller penalties but makes E5, E6 larger.
     """
     positive("slack", slack)
     h, k = 1 + slack, 1 + 1 / slack
@@ -214,7 +213,7 @@ def mended(c: Constants, mu1: float, mu2: float, slack: float = 0.05) -> Descent
     rx, *rest = r.tolist()
     gain = (mu1 - c.L_Phi - rx / mu1) / 2
     if gain <= 0:
-        return _none("a step does not pay for the errors it makes: mu_1 is too small")
+        return _none("the descent of a step does not outweigh its errors: mu_1 is too small")
     E1 = gain / (2 * (mu1 + c.L_Phi) ** 2 + 2 * rx)
     return Descent(E1, *((1 / (2 * mu1) + 2 * E1) * term for term in rest))
 
@@ -237,9 +236,9 @@ class Penalties(NamedTuple):
 
 
 def least_penalties(constants: Constants, proof: Proof = "mended") -> Penalties:
-    """The smallest mu_1 for which some mu_2 satisfies a proof, and that mu_2; found by search, to about 2 %.
+    """Search, to about 2 %, for the smallest mu_1 for which some mu_2 satisfies a proof; return both.
 
-    proof: ``mended``, the one that holds; or ``rederived``, the paper's own chain of lemmas with its slips mended.
+    proof: ``mended``, the one that holds; or ``rederived``, the paper's chain of lemmas with its slips corrected.
     """
     one_of("proof", proof, ("rederived", "mended"))
 
@@ -263,7 +262,7 @@ def least_penalties(constants: Constants, proof: Proof = "mended") -> Penalties:
 
 
 def _least_mu1(holds: Holds, mu2: float, scale: float) -> float:
-    """By bisection: a proof that holds for some mu_1 holds for every larger one."""
+    """Return the smallest mu_1 by bisection: a proof that holds for some mu_1 holds for every larger one."""
     low, high = log(_SMALLEST * scale), log(_LARGEST * scale)
     if not holds(exp(high), mu2):
         return inf

@@ -1,4 +1,4 @@
-"""What the theorem speaks of, measured along a run: the gradient of Phi, and how well local problems were solved."""
+"""The theorem's quantities along a run: the gradient of Phi, and how well local problems were solved."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fedmm.training.solve import FunctionClient, default_names
 
 @dataclass(frozen=True)
 class Residuals:
-    """One round t, from 1; N clients in the order they were given.
+    """The residuals of one round t, from 1, for N clients in the order given.
 
     ================  ==================  ====================================================================
     field             symbol              meaning
     ================  ==================  ====================================================================
     phi               Phi(omega_0^t)      at the server's new point
-    gradient_norm     of dPhi(omega_0^t)  what the theorem brings to 0
+    gradient_norm     of dPhi(omega_0^t)  what the theorem drives to 0
     e_omega [N]       e_{omega,i}^t       the norm of d_omega L_i at the client's last local step (assumption 3)
     e_psi [N]         e_{psi,i}^t         the norm of d_psi L_i there
     epsilon [N]       epsilon_i^t         the distance of psi_i^t from psi*(omega_i^t), psi* that of the mean f
@@ -36,8 +36,8 @@ class Residuals:
     points [N, size]  z_i^t               the clients' points after their local steps
     ================  ==================  ====================================================================
 
-    L_i is the local augmented Lagrangian. For an algorithm without penalty or duals it is f_i, and e the norm of what
-    its local step would descend.
+    L_i is the local augmented Lagrangian. For an algorithm without penalty or duals it is f_i, and e is the norm of the
+    direction of its local step.
     """
 
     round: int
@@ -52,7 +52,7 @@ class Residuals:
 
 @dataclass(frozen=True)
 class Observation:
-    """An observed run: Phi at the start, the residuals of the rounds looked at, and why it ended early, if it did."""
+    """An observed run: Phi at the start, the residuals of the observed rounds, and why it ended early, if it did."""
 
     layout: Layout
     start: PhiAt
@@ -61,18 +61,18 @@ class Observation:
 
     @property
     def gradient_norms(self) -> list[float]:
-        """||dPhi(omega_0^t)|| of the rounds looked at."""
+        """||dPhi(omega_0^t)|| of the observed rounds."""
         return [round_.gradient_norm for round_ in self.rounds]
 
     @property
     def path(self) -> list[tuple[Point, Point]]:
-        """The server's points as (omega, psi), in the form the start was given in."""
+        """The server's points as (omega, psi), in the form in which the start was given."""
         return [self.layout.unpack(round_.server) for round_ in self.rounds]
 
 
 @dataclass(frozen=True)
 class _Seen:
-    """A client's round: what it was sent, what it held before, and where its local steps ended."""
+    """A client's round: what it was sent, its state before, and where its local steps ended."""
 
     sent: State
     own: State
@@ -82,7 +82,7 @@ class _Seen:
 
 @dataclass(frozen=True)
 class _WatchedWorker(Worker):
-    """A worker that leaves what it saw."""
+    """A worker that records what it saw."""
 
     seen: dict[str, _Seen] = field(default_factory=dict)
 
@@ -101,7 +101,7 @@ class _WatchedWorker(Worker):
 
 
 class Observed:
-    """The in-process engine, watched: the same rounds to the bit, and ``residuals`` of the last one.
+    """The in-process engine under observation: bit-identical rounds, and ``residuals`` of the last one.
 
     functions: f_i(omega, psi), one per client of the problem, in the order of its clients.
     """
@@ -112,8 +112,8 @@ class Observed:
         require_functions(functions)
         require(
             not algorithm.weighs_clients,
-            f"residuals are defined for the mean of the clients' functions, and {algorithm.name} weights them; use one "
-            "such as fedmm",
+            f"residuals are defined for the mean of the clients' functions, and {algorithm.name} weights them; use an "
+            "algorithm such as fedmm",
         )
         self._engine = InProcess(problem, algorithm, rounds)
         self._functions = dict(zip([client.name for client in problem.clients], functions, strict=True))
@@ -126,15 +126,15 @@ class Observed:
         self.phi = Phi(functions, problem.layout.unpack(problem.start))
 
     def start(self) -> FederatedState:
-        """The state before the first round."""
+        """Return the state before the first round."""
         return self._engine.start()
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
-        """One round: state in, state out."""
+        """Run one round; return the new state and the round's record."""
         return self._engine.run_round(state)
 
     def residuals(self, state: FederatedState) -> Residuals:
-        """Of the round that ended in this state; it must be the last one run."""
+        """Return the residuals of the round that ended in this state, which must be the last one run."""
         split = self._layout.min_size
         seen = [self._seen[name] for name in self._functions]
         brackets = torch.stack(
@@ -155,10 +155,10 @@ class Observed:
         )
 
     def _bracket(self, function: Function, seen: _Seen) -> Tensor:
-        """What a local step from the client's last point would descend: a step with learning rate 1 subtracts it.
+        """Return the direction of a local step from the client's last point: what a step of learning rate 1 subtracts.
 
-        Where a step is more than ``local_step``, its points lie within the learning rate's reach: that of the round is
-        taken, and divided out.
+        If a step is more than ``local_step``, the points it looks at depend on the learning rate, so the round's rate
+        is used and divided out.
         """
         rule, z, sent, c = self._algorithm, seen.z, seen.sent, seen.c
         if rule.plain:
@@ -183,12 +183,12 @@ def observe(
     every: int = 1,
     far: float = 1e6,
 ) -> Observation:
-    """Run an algorithm as ``fedmm.solve`` would, and measure what the theorem speaks of.
+    """Run an algorithm as ``fedmm.solve`` would, and measure the theorem's quantities.
 
-    functions: one per client, f(omega, psi) of all its data, strongly concave in psi.
-    start: (omega, psi), each a tensor or a dict of tensors; float64 where residuals are to fall below 1e-7.
-    every: look at every so many rounds, and at the last; a look costs some Newton steps for each client.
-    far: the run has diverged when the server is that many times further from its start than 1 plus the start's norm.
+    functions: one per client, f(omega, psi) over all its data, strongly concave in psi.
+    start: (omega, psi), each a tensor or a dict of tensors; use float64 if residuals should fall below 1e-7.
+    every: rounds between observations, each of which costs a few Newton steps per client; the last round is observed.
+    far: the run has diverged if the server's distance from its start exceeds this many times 1 plus the start's norm.
     """
     require_functions(functions)
     at_least("rounds", rounds, 0)
@@ -222,7 +222,7 @@ _SHORTEST = 2.0**-40
 
 @dataclass(frozen=True)
 class PhiAt:
-    """value: Phi(omega). gradient: of Phi, ``[omega's size]``. psi: psi*(omega), ``[psi's size]``."""
+    """Phi at one omega. value: Phi(omega). gradient: of Phi, ``[omega's size]``. psi: psi*(omega), ``[psi's size]``."""
 
     value: float
     gradient: Tensor
@@ -230,14 +230,14 @@ class PhiAt:
 
 
 class Phi:
-    """The function that FedMM is proved to bring to a stationary point; f is the mean of the clients' functions.
+    """Phi(omega), the maximum over psi of the mean f of the clients' functions, for which FedMM's theorem is stated.
 
     functions: f_i(omega, psi), strongly concave in psi.
-    start: (omega, psi) in the form in which the functions take them; psi is where the first search begins.
-    tolerance: of ||d_psi f||, relative to its size where a search begins plus 1. By default eps^(2/3) of the dtype.
+    start: (omega, psi) in the form that the functions take; the first search starts from this psi.
+    tolerance: of ||d_psi f||, relative to 1 plus its size where a search starts. By default eps^(2/3) of the dtype.
 
     The maximum is found by Newton's method with conjugate gradients. By Danskin's theorem the gradient of Phi is
-    ``d_omega f(omega, psi*(omega))``: of the mean f with its own ``psi*``, and not of a single f_i with the mean's.
+    ``d_omega f(omega, psi*(omega))``. This holds for the mean f and its own ``psi*``, not for an f_i with the mean's.
     """
 
     def __init__(
@@ -253,12 +253,12 @@ class Phi:
         self._guess = self.layout.pack(*start)[self.layout.min_size :]
 
     def __call__(self, omega: Point) -> PhiAt:
-        """Phi at omega, in the form the start was given in."""
+        """Return Phi at omega, given in the form of the start."""
         _, psi = self.layout.unpack(torch.cat([self._guess.new_zeros(self.layout.min_size), self._guess]))
         return self.at(self.layout.pack(omega, psi)[: self.layout.min_size])
 
     def at(self, omega: Tensor) -> PhiAt:
-        """Phi at a flat omega ``[omega's size]``; the search begins where the last one ended."""
+        """Return Phi at a flat omega ``[omega's size]``; the search starts where the last one ended."""
         here = self._derivatives(omega, self._guess)
         slope = here.side("psi")
         target = self._tolerance * (1 + slope.norm())
@@ -272,7 +272,7 @@ class Phi:
         return PhiAt(float(here.value), here.side("omega").clone(), self._guess)
 
     def _newton_step(self, here: Derivatives, omega: Tensor) -> Derivatives:
-        """One step up, halved until f rises, or until the slope falls where f is flat to rounding."""
+        """Take one ascent step, halved until f rises or, if f is flat to rounding, until the slope falls."""
         slope = here.side("psi")
         direction = solve_definite(lambda v: -here.block("psi", "psi", v), slope, self._tolerance)
         share = 1.0
@@ -284,7 +284,7 @@ class Phi:
                 self._guess = psi
                 return ahead
             share /= 2
-        raise FedmmError("the maximum over psi was not found: no step along Newton's direction makes f larger")
+        raise FedmmError("the maximum over psi was not found: no step along the Newton direction increases f")
 
     def _derivatives(self, omega: Tensor, psi: Tensor) -> Derivatives:
         return Derivatives(self._function, self.layout, torch.cat([omega, psi]))

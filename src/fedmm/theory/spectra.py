@@ -1,4 +1,4 @@
-"""Derivatives of the clients' functions, and spectra and linear systems of matrices known only by their products."""
+"""Derivatives of the clients' functions, and spectra and linear systems of matrices given by their products alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.layout import Layout, Point
 
 Product = Callable[[Tensor], Tensor]
-"""v ``[n]`` to A v ``[m]``."""
+"""Maps v ``[n]`` to A v ``[m]``."""
 
 
 class Extremes(NamedTuple):
@@ -24,10 +24,10 @@ class Extremes(NamedTuple):
 
 
 def extreme_eigenvalues(product: Product, like: Tensor, steps: int = 100, seed: int = 0) -> Extremes:
-    """Of a symmetric matrix, by Lanczos' method with full orthogonalisation.
+    """Return the extreme eigenvalues of a symmetric matrix, by Lanczos' method with full orthogonalisation.
 
-    like: a vector of the matrix's size, dtype and device. With as many steps as the matrix has rows the result is exact
-    to rounding; with fewer, the largest is from below and the smallest from above.
+    like: a vector with the matrix's size, dtype and device. With as many steps as the matrix has rows, the result is
+    exact to rounding; with fewer, the largest is a lower bound and the smallest an upper bound.
     """
     size = like.numel()
     generator = torch.Generator().manual_seed(seed)
@@ -57,18 +57,18 @@ def extreme_eigenvalues(product: Product, like: Tensor, steps: int = 100, seed: 
 
 
 def symmetric_norm(product: Product, like: Tensor, steps: int = 100) -> float:
-    """The spectral norm of a symmetric matrix."""
+    """Return the spectral norm of a symmetric matrix."""
     low, high = extreme_eigenvalues(product, like, steps)
     return max(-low, high)
 
 
 def spectral_norm(product: Product, transposed: Product, like: Tensor, steps: int = 100) -> float:
-    """The largest singular value of any matrix; like: a vector that it multiplies."""
+    """Return the largest singular value of any matrix. like: a vector that it can multiply."""
     return sqrt(max(0.0, extreme_eigenvalues(lambda v: transposed(product(v)), like, steps).high))
 
 
 def solve_definite(product: Product, right: Tensor, tolerance: float) -> Tensor:
-    """x with A x = right for a symmetric positive definite A, by conjugate gradients."""
+    """Solve A x = right for a symmetric positive definite A, by conjugate gradients."""
     x = torch.zeros_like(right)
     residual = direction = right
     square = residual @ residual
@@ -89,7 +89,7 @@ def solve_definite(product: Product, right: Tensor, tolerance: float) -> Tensor:
 
 
 Function = Callable[..., Tensor]
-"""f_i(omega, psi), a 0-dim tensor: of all of a client's data, since the theorem knows no batches."""
+"""f_i(omega, psi), a 0-dim tensor over all of a client's data, since the theorem has no batches."""
 
 
 class Derivatives:
@@ -111,7 +111,7 @@ class Derivatives:
         self._split = layout.min_size
 
     def hessian(self, v: Tensor) -> Tensor:
-        """The Hessian ``[size, size]`` times v ``[size]``."""
+        """Return the Hessian ``[size, size]`` times v ``[size]``."""
         if not self._graph.requires_grad:
             return torch.zeros_like(v)
         (product,) = torch.autograd.grad(
@@ -120,13 +120,13 @@ class Derivatives:
         return product.detach()
 
     def block(self, side: str, other: str, v: Tensor) -> Tensor:
-        """d^2 f / (d side d other) times v, where the sides are ``omega`` or ``psi``."""
+        """Return d^2 f / (d side d other) times v; each side is ``omega`` or ``psi``."""
         whole = torch.zeros_like(self.gradient)
         self._part(whole, other).copy_(v)
         return self._part(self.hessian(whole), side).clone()
 
     def side(self, side: str) -> Tensor:
-        """The gradient's part of omega or psi."""
+        """Return the gradient's part of omega or psi."""
         return self._part(self.gradient, side)
 
     def _part(self, vector: Tensor, side: str) -> Tensor:
@@ -134,7 +134,7 @@ class Derivatives:
 
 
 def mean_of(functions: Sequence[Function]) -> Function:
-    """f, the mean of the clients' functions."""
+    """Return f, the mean of the clients' functions."""
 
     def mean(omega: Point, psi: Point) -> Tensor:
         return torch.stack([function(omega, psi) for function in functions]).mean()
@@ -143,7 +143,7 @@ def mean_of(functions: Sequence[Function]) -> Function:
 
 
 def require_functions(functions: Sequence[Function]) -> None:
-    """Refuse what are not functions of (omega, psi) alone."""
+    """Refuse an empty list, and anything that cannot be called."""
     require(len(functions) > 0, "at least one client's function is needed")
     for number, function in enumerate(functions, start=1):
         require(

@@ -18,7 +18,7 @@ PRINTED_C1 = 164092.0
 
 
 class Inequality(NamedTuple):
-    """One inequality: in words and symbols, its smaller side, its larger side."""
+    """One inequality: its text, its smaller side and its larger side."""
 
     text: str
     smaller: float
@@ -38,8 +38,8 @@ class PenaltyRange:
         mu_1 >= max(L21 L12 l sqrt(24576 / (B mu_2)), L12 sqrt(512 N / 1600), 4 L_Phi,
                     7 164092^2 l^4 kappa^4 L12^2 / L_Phi)
 
-    The paper asks for an l of at least max(L22, L12) / B, "large enough", and says no more about it. The range of mu_2
-    is empty below that and a single point at it, and mu_1 grows with l^4: nothing is gained by a larger one.
+    The paper requires l to be at least max(L22, L12) / B, "large enough", and says no more about it. The range of mu_2
+    is empty below that value and a single point at it, and mu_1 grows with l^4, so a larger l gains nothing.
     """
 
     constants: Constants
@@ -56,7 +56,7 @@ class PenaltyRange:
         return 64 * self.l**2 * self.constants.B
 
     def mu1_terms(self, mu2: float | None = None) -> dict[str, float]:
-        """The four terms of mu_1's lower bound; mu_2 is its own lower bound if it is not given."""
+        """Return the four terms of mu_1's lower bound. mu2: by default its own lower bound."""
         c = self.constants
         mu2 = self.mu2_low if mu2 is None else mu2
         return {
@@ -67,11 +67,11 @@ class PenaltyRange:
         }
 
     def mu1_low(self, mu2: float | None = None) -> float:
-        """The smallest mu_1 for a mu_2."""
+        """Return the smallest mu_1 for a mu_2."""
         return max(self.mu1_terms(mu2).values())
 
     def inequalities(self, mu1: float, mu2: float) -> Iterator[Inequality]:
-        """All inequalities of the range, in the paper's order."""
+        """Yield all inequalities of the range, in the paper's order."""
         c = self.constants
         yield Inequality("64 L22 l <= mu_2", 64 * c.L22 * self.l, mu2)
         yield Inequality("64 L12 l <= mu_2", 64 * c.L12 * self.l, mu2)
@@ -80,7 +80,7 @@ class PenaltyRange:
             yield Inequality(f"{text} <= mu_1", value, mu1)
 
     def failure(self, mu1: float, mu2: float) -> str | None:
-        """The first inequality that these penalties break, with its numbers; None if they lie inside."""
+        """Return the first inequality that these penalties violate, with its numbers; None if they are in the range."""
         positive("mu1", mu1)
         positive("mu2", mu2)
         for inequality in self.inequalities(mu1, mu2):
@@ -89,7 +89,7 @@ class PenaltyRange:
         return None
 
     def failure_of(self, algorithm: FedMM) -> str | None:
-        """What keeps an algorithm outside the theorem: the first broken inequality, or a premise it lacks."""
+        """Return what keeps an algorithm outside the theorem: an unmet premise, or the first violated inequality."""
         if algorithm.dual_decay != 1.0:
             return f"eta_3 = 1 does not hold: dual_decay is {algorithm.dual_decay:g}"
         for name in ("penalty_min", "penalty_max"):
@@ -99,12 +99,12 @@ class PenaltyRange:
         return self.failure(_number(algorithm.penalty_min), _number(algorithm.penalty_max))
 
     def admits(self, algorithm: FedMM) -> bool:
-        """Whether the theorem, as stated, covers an algorithm's penalties."""
+        """Return whether the theorem, as stated, covers an algorithm's penalties."""
         return self.failure_of(algorithm) is None
 
 
 def penalty_range(constants: Constants, l: float | None = None) -> PenaltyRange:  # noqa: E741 - the paper's symbol
-    """The paper's range for a problem; l: the smallest that leaves it non-empty if it is not given."""
+    """Return the paper's range for a problem. l: by default the smallest that leaves the range non-empty."""
     least = max(constants.L22, constants.L12) / constants.B
     if l is None:
         return PenaltyRange(constants, least)

@@ -65,36 +65,36 @@ def adapt(
     keep_checkpoints: int = 2,
     keys: Keys | None = None,
 ) -> Adapted:
-    """Train one model that works on the target, over clients whose data stays where it is.
+    """Train one model for the target over clients whose data stays where it is.
 
-    objective, algorithm: DANN by the restrained FedMM unless others are given.
-    validation: labelled rows to watch, never to train on or choose by: (x, y) of the target, or a dict such as
+    objective, algorithm: by default DANN, trained with the restrained FedMM.
+    validation: labelled rows for monitoring, never for training or selection: (x, y) of the target, or a dict such as
         ``{"target": (x, y), "source": (x, y)}``; the history then has ``target_accuracy`` and so on.
-    source_validation: labelled source rows (x, y) that are neither trained on nor tested; the history then has their
-        mean cross entropy as ``source_risk``, by which hyperparameters may be chosen.
-    probe_rows: on at most so many of the clients' own target rows, no labels needed, the history has
-        ``target_information`` (the entropy of the mean prediction less ``target_entropy``; higher is better) and
-        ``target_entropy`` (the mean entropy of a prediction); 0 for none.
+    source_validation: labelled source rows (x, y) that are used neither to train nor to test; the history then has
+        their mean cross entropy as ``source_risk``, by which hyperparameters may be chosen.
+    probe_rows: the largest number of the clients' own target rows to evaluate without labels; the history then has
+        ``target_information`` (the entropy of the mean prediction minus ``target_entropy``; higher is better) and
+        ``target_entropy`` (the mean entropy of a prediction). 0 for none.
     evaluate_every: rounds between evaluations; the last round is always evaluated.
-    batch_size: rows of a local step, split in proportion to a client's source and target rows.
-    seed: decides the heads' first weights, batches, dropout masks and random maps; one seed, one result.
+    batch_size: rows per local step, split in proportion to a client's source and target rows.
+    seed: decides the heads' initial weights, batches, dropout masks, random maps, who takes part in a round, and any
+        noise in updates; the same seed gives the same result.
     view: how rows are shown to the network, for example ``CropAndFlip(224)``; by default unchanged.
-    terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
-    guard: what to do about rounds that are not finite, or explode; by default the former end the run.
-    best_by: the validator by which the model of the best round is kept, as ``best`` of the result; empty for none.
-    stopping: a validator by which the training ends early, for example
-        ``EarlyStopping("target_information", patience=20)``.
-    progress: a bar on the terminal. on_round: called with each round's row of the history.
-    callbacks: objects that watch the training, and may end it: see :class:`fedmm.Callback`.
-    resume: a folder for checkpoints. Where it holds some of the same call, training goes on from the newest, to the
-        same end to the bit; a call that had completed returns its result at once, and any other call is refused.
-    checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 for none by that count; the last
-        state is always written. keep_checkpoints: how many of the last stay.
-    keys: of input and label, where a Dataset's rows are dicts and these are not among the usual ones, for example
+    terms: how many clients take part in a round, which updates the server accepts, and how it aggregates them.
+    guard: what to do about rounds that are not finite or explode; by default, only non-finite rounds end the run.
+    best_by: the validator that chooses the best round, whose model is ``best`` of the result; empty for none.
+    stopping: ends the training early by a validator, for example ``EarlyStopping("target_information", patience=20)``.
+    progress: show a bar on the terminal. on_round: called with each round's row of the history.
+    callbacks: objects that watch the training and may end it: see :class:`fedmm.Callback`.
+    resume: a folder for checkpoints. If it holds checkpoints of the same call, training continues from the newest, with
+        a bit-identical result; a completed call returns its result at once, and a different call is refused.
+    checkpoint_every, checkpoint_seconds: rounds and seconds between two checkpoints, 0 to ignore that count; the last
+        state is always written. keep_checkpoints: how many to keep.
+    keys: the keys of input and label if a Dataset's rows are dicts with unusual keys, for example
         ``("scan", "diagnosis")``.
 
     Rows may be numpy arrays, torch tensors, lists, pandas DataFrames, Datasets, or DataLoaders, which are read once.
-    The columns of DataFrames are found by name; words, in columns or as labels, are numbered over all clients.
+    Columns of DataFrames are matched by name; words, in columns or as labels, are numbered over all clients.
     """
     instance("terms", terms, Terms)
     instance("stopping", stopping, EarlyStopping)

@@ -1,4 +1,4 @@
-"""An adaptation that is checked and built, and what comes of running it."""
+"""An adaptation that is checked and ready to run, and its result."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ _NO_GUARD = Guard()
 
 
 class Adapted(Predictor):
-    """A trained model and how it came about.
+    """A trained model and the record of its training.
 
-    history: one row a round: accuracies on the validation sets, losses, drift, consensus gap, bytes, seconds.
+    history: one row per round: accuracies on the validation sets, losses, drift, consensus gap, bytes, seconds.
     status: ``completed``, or ``interrupted`` by Ctrl-C (the model is then that of the last finished round).
-    stopped: in which round a validator ended the training early, and why; None if it did not.
-    state: the federation after the last round, with every client's own state.
-    best: the model of the round that was best by a validator; None if none was named or measured.
+    stopped: the round in which early stopping or another callback ended the training, and why; otherwise None.
+    state: the federation's state after the last round, with every client's own state.
+    best: the model of the best round by a validator; None if no validator was named or measured.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Adapted(Predictor):
 
 
 class ChosenModel(Predictor):
-    """The model of one round of a training. by: the validator's name; row: that round of the history."""
+    """The model of a training's best round. by: the validator; value: its value; row: that round of the history."""
 
     def __init__(self, function: FlatNetwork, best: Best, show: RowsShown, form: RowFormat = ARRAYS) -> None:
         super().__init__(function, best.z, {**function.statistics, **best.statistics}, show, form)
@@ -109,7 +109,7 @@ class ChosenModel(Predictor):
 
 @dataclass(frozen=True, eq=False)
 class WholeNetwork:
-    """A network of which a part is frozen, some of the rows that it takes, ``[k, *stored]``, and how they are shown."""
+    """A network with a frozen part, some stored rows that it takes, ``[k, *stored]``, and how they are shown to it."""
 
     network: Network
     sample: Tensor
@@ -117,15 +117,15 @@ class WholeNetwork:
 
 
 class Adaptation:
-    """An adaptation that is checked and built, and can be run; the other arguments are those of :func:`adapt`.
+    """An adaptation that is checked and ready to run; the other arguments are those of :func:`adapt`.
 
-    terms: what the options say of them, by default.
-    input_mean: of all clients' training inputs, where the clients here only stand for some that are elsewhere.
-    class_shares: of all clients' labelled rows, where the objective needs them and the clients here only stand in.
-    batches: by such a client that holds both domains, how many rows of its batches are of each, where that is known.
-    held_back: by client, labelled source rows that it keeps from training; looked at without ``source_validation``.
-    held_at: by set of ``validation``, and for ``source_validation``, which site holds each row, by number.
-    whole: the network and its rows, where the clients hold what its frozen part makes of them; predictions are its own.
+    terms: by default, those of the options.
+    input_mean: of all clients' training inputs, if the clients here only stand in for remote ones.
+    class_shares: of all clients' labelled rows, if the objective needs them and the clients here only stand in.
+    batches: by stand-in client that holds both domains, the number of rows of each in its batches, if known.
+    held_back: by client, labelled source rows kept from training; evaluated if there is no ``source_validation``.
+    held_at: by set of ``validation``, and for ``source_validation``, the number of the site that holds each row.
+    whole: the complete network and its rows, if clients hold the outputs of its frozen part; predictions use it.
     """
 
     def __init__(
@@ -221,7 +221,7 @@ class Adaptation:
         self._measured("stop_by", options.stop_by)
 
     def _measured(self, option: str, name: str) -> str:
-        """A validator's name; refused if this run does not measure it, but for the default, which is then none."""
+        """Return a validator's name; refuse one that is not measured, except the default, which becomes empty."""
         if not name or validator(name, option).column in self.measures:
             return name
         unasked = option == "best_by" and name == DEFAULT_VALIDATOR
@@ -229,15 +229,15 @@ class Adaptation:
         return ""
 
     def best_model(self) -> BestModel:
-        """What keeps the best model of a run."""
+        """Return the callback that keeps the best model of a run."""
         return BestModel(self.best_by, self.prediction_statistics)
 
     def callbacks(self) -> list[Callback]:
-        """The callbacks that belong to the training itself: early stopping and the privacy account."""
+        """Return the callbacks that belong to the training itself: early stopping and the privacy account."""
         return [replace(self.stopping), *([EpsilonColumn(self.account)] if self.account else [])]
 
     def engine_for(self, algorithm: Algorithm) -> InProcess:
-        """The reference engine, for this algorithm or one with other steps."""
+        """Return the reference engine for an algorithm: the run's own, or one with other step sizes."""
         return InProcess(self.problem, algorithm, self.rounds, self.terms)
 
     def run(
@@ -248,11 +248,11 @@ class Adaptation:
         progress: bool = False,
         engines: Callable[[Algorithm], Engine] | None = None,
     ) -> tuple[Adapted, Diverged | None]:
-        """Train. A client that diverges ends the run: the model is then that of the last good round.
+        """Train; return the model after the last good round, and the error if the run diverged.
 
-        callbacks, resume_from: as in :func:`fedmm.training.loop.train`. A ``BestModel`` among the callbacks is used
-        instead of one of this run's own. engines: by algorithm, others than the reference; where they measure what is
-        elsewhere, the clients' own rows are not looked at here.
+        callbacks, resume_from: as in :func:`fedmm.training.loop.train`; a ``BestModel`` among the callbacks replaces
+        the default one. engines: makes an engine for an algorithm, by default the reference; if it measures rows
+        elsewhere, the clients' own rows are not evaluated here.
         """
         elsewhere = engines.measured if isinstance(engines, MeasuresElsewhere) else None
         best = [] if best_model_in(callbacks) else [self.best_model()]
@@ -270,18 +270,18 @@ class Adaptation:
         return self.adapted(training), training.error
 
     def adapted(self, training: Training) -> Adapted:
-        """The model that a training ended with."""
+        """Return the model that a training ended with."""
         function, show = self.predicting
         return Adapted(function, self.prediction_statistics(training.state), training, show, self.form, self.label)
 
     def before(self) -> Predictor:
-        """The model that training began with."""
+        """Return the model before training."""
         function, show = self.predicting
         return Predictor(function, function.start, function.statistics, show, self.form)
 
     @cached_property
     def predicting(self) -> tuple[FlatNetwork, RowsShown]:
-        """The network that predictions are made with, as a function of the same z, and how its rows are shown."""
+        """The network used for predictions, as a function of the same z, and how rows are shown to it."""
         if self._whole is None:
             return self.function, self.show
         layout, whole = self.function.layout, self._whole
@@ -295,9 +295,9 @@ class Adaptation:
     def evaluate(
         self, state: FederatedState, elsewhere: Callable[[FederatedState], Mapping[str, Tensor]] | None = None
     ) -> dict[str, float | None]:
-        """What the evaluators measure of the server's model; None for what could not be measured.
+        """Return the evaluators' metrics of the server's model; None for what could not be measured.
 
-        elsewhere: what clients measure on their own rows, which are then not looked at here.
+        elsewhere: returns metrics on the clients' own rows, which are then not evaluated here.
         """
         statistics = self.prediction_statistics(state)
 
@@ -312,17 +312,17 @@ class Adaptation:
 
     @property
     def predicting_clients(self) -> list[str]:
-        """Whose own running statistics predictions for the target use."""
+        """The clients whose running statistics, if they are local, are averaged for predictions on the target."""
         targets = [h.name for h in self.client_data if h.target is not None] or [h.name for h in self.client_data]
         return sorted(targets)
 
     @property
     def row_dtype(self) -> torch.dtype:
-        """The dtype in which rows are held."""
+        """The dtype of the clients' rows."""
         return self.client_data[0].sample.dtype
 
     def prediction_statistics(self, state: FederatedState) -> Statistics:
-        """Running statistics for predictions: the server's or, if clients keep their own, the target sites' mean."""
+        """Return the running statistics for predictions: the server's or, if local, the target clients' mean."""
         if self.function.policy != "local":
             return state.statistics
         own = [state.client_statistics[name] for name in self.predicting_clients]

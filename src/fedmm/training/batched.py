@@ -1,4 +1,4 @@
-"""Several prepared runs of one shape as one program: building it, running it, their guards and best models."""
+"""Several prepared runs of one shape as one program: building and running it, with their guards and best models."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ _FLUSH_SECONDS = 0.5
 
 @dataclass(frozen=True)
 class StackSettings:
-    """How a stack runs.
+    """How to run a stack.
 
-    looped: network by network instead of layer by layer; channels_last: pictures in that memory format.
-    chunk: clients of each replica at once, 0 for all; capture: replay CUDA graphs.
+    looped: run network by network instead of layer by layer. channels_last: store pictures in that memory format.
+    chunk: clients of each replica to run at once, 0 for all. capture: replay CUDA graphs.
     """
 
     looped: bool = False
@@ -47,7 +47,7 @@ class StackSettings:
 def build_stack(
     adaptations: Sequence[Adaptation], chosen: Precision, settings: StackSettings
 ) -> tuple[Batched, StackedNetwork]:
-    """The engine of a stack, and its networks as one function; replicas of one algorithm must stand together."""
+    """Return the engine of a stack, and its networks as one function; keep replicas of one algorithm adjacent."""
     first = adaptations[0].function
     network = StackedNetwork(
         [adaptation.function.module for adaptation in adaptations],
@@ -71,7 +71,7 @@ def build_stack(
 
 @dataclass(frozen=True)
 class _Round:
-    """A round that is over: what it measured of all replicas, on the device, and what their guards did."""
+    """A finished round: the metrics of all replicas, still on the device, and what their guards did."""
 
     number: int
     measures: Tensor
@@ -82,7 +82,7 @@ class _Round:
 
 
 class StackRun:
-    """A stack with its histories: what is measured stays on the device until it is written.
+    """A stack with its histories; metrics stay on the device until they are recorded.
 
     callbacks: of each replica; a ``BestModel`` among them keeps that replica's best model.
     resume_from: a state and its history for each replica.
@@ -128,16 +128,16 @@ class StackRun:
         self._constants = self.network.constants(torch.arange(len(adaptations), device=self.engine.layout.device))
 
     def run(self, rounds: int, evaluate_every: int, stop: Callable[[], bool] = lambda: False) -> Status:
-        """Run to the end, until Ctrl-C, or until ``stop`` says so; every finished round goes to the callbacks.
+        """Run to the end, until Ctrl-C, or until ``stop`` returns True; every finished round goes to the callbacks.
 
-        Ctrl-C waits for the round under way, so that the states can be gone on from; a second one is passed on at once.
+        Ctrl-C waits for the current round, so that the run can be resumed; a second one takes effect at once.
         """
         self._evaluate_every = evaluate_every
         return run_rounds(self, rounds, stop)
 
     @property
     def round(self) -> int:
-        """Rounds finished."""
+        """The number of finished rounds."""
         return self.engine.round
 
     def begin(self) -> None:
@@ -150,7 +150,7 @@ class StackRun:
         self.ended = self._impatient and self._none_goes_on()
 
     def advance(self, rounds: int) -> bool:
-        """One round of all replicas; whether it was read from the device and given to the callbacks."""
+        """Run one round of all replicas; return whether it was read from the device and passed to the callbacks."""
         with ctrl_c_waits():
             self.halfway = True
             due = self._advance(rounds)
@@ -169,7 +169,7 @@ class StackRun:
         return True
 
     def close(self, status: Status | None, error: Diverged | None = None) -> None:
-        """Give the last rounds to the callbacks, and close them; of an error they hear alone."""
+        """Pass the last rounds to the callbacks and close them; after an unexpected error, only close them."""
         if status is None:
             for log in self._logs:
                 log.close(None)
@@ -179,7 +179,7 @@ class StackRun:
             self._close(range(len(self._logs)), status)
 
     def _advance(self, rounds: int) -> bool:
-        """One round of all replicas; whether it was evaluated."""
+        """Run one round of all replicas; return whether it was evaluated."""
         if self._guard:
             self._guard.before_round()
         measures = self.engine.advance()
@@ -192,7 +192,7 @@ class StackRun:
         return due
 
     def _none_goes_on(self) -> bool:
-        """Whether no replica goes on; those that a callback stopped stay as they are."""
+        """End the replicas that a callback stopped; return whether none is left running."""
         for replica, log in enumerate(self._logs):
             if log.stopped and not self.engine.finished[replica]:
                 self.engine.finish(replica)
@@ -201,7 +201,7 @@ class StackRun:
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, Tensor]:
-        """What the evaluators measure of every server's model, ``[replicas]`` by column, on the device."""
+        """Return the evaluators' metrics of every server's model, ``[replicas]`` by column, on the device."""
         z, statistics = self.engine.models, self._prediction_statistics()
 
         def outputs(x: Tensor) -> Outputs:
@@ -228,7 +228,7 @@ class StackRun:
         return self._guard.with_fallback(replica, state) if self._guard else state
 
     def _flush(self, *, states: bool) -> None:
-        """Give every pending round to the callbacks; this is where the device is waited for.
+        """Pass every pending round to the callbacks; this waits for the device.
 
         states: also read the states after the last of these rounds.
         """
@@ -276,7 +276,7 @@ class StackRun:
             self._logs[replica].close(self.training(replica, status))
 
     def training(self, replica: int, status: Status) -> Training:
-        """How one replica's training went; one that stopped before the others has diverged, unless it was finished."""
+        """Return a replica's training; one that stopped before the others has diverged, unless ended on purpose."""
         state = self._state(replica)
         error = stop_of(self.histories[replica])
         if error is None and state.round < self.engine.round and not state.finished:
@@ -286,13 +286,13 @@ class StackRun:
         return Training(state, self.histories[replica], ended, error, stopped, self._models[replica].best)
 
     def adapted(self, replica: int, status: Status) -> tuple[Adapted, Diverged | None]:
-        """One replica's model and history, and what diverged."""
+        """Return a replica's model and history, and the error if it diverged."""
         training = self.training(replica, status)
         return self.adaptations[replica].adapted(training), training.error
 
 
 class StackBest:
-    """Looks at every evaluation of a stack as each replica's model would."""
+    """Tracks each replica's best model on the device, as its ``BestModel`` would."""
 
     def __init__(self, models: Sequence[BestModel], engine: Batched) -> None:
         self._models = models
@@ -308,7 +308,7 @@ class StackBest:
         self._known = self._rounds.tolist()
 
     def look(self, found: Mapping[str, Tensor], z: Tensor, statistics: Statistics) -> None:
-        """Look at an evaluation: measures ``[replicas]`` by column, points ``[replicas, size]``, and statistics."""
+        """Update the best models by an evaluation: metrics ``[replicas]`` by column, points ``[replicas, size]``."""
         if not any(model.by for model in self._models):
             return
         if not self._statistics:
@@ -329,7 +329,7 @@ class StackBest:
             self._statistics[name] = torch.where(over, value, self._statistics[name])
 
     def hand_over(self, histories: Sequence[History]) -> None:
-        """Give the models what is new; the histories hold every round that was looked at."""
+        """Pass new best models on to the callbacks; the histories must hold every round that was evaluated."""
         for replica, (model, round_) in enumerate(zip(self._models, self._rounds.tolist(), strict=True)):
             if round_ == self._known[replica]:
                 continue
@@ -339,10 +339,10 @@ class StackBest:
 
 
 class StackGuard:
-    """The guards of a stack's replicas, of which at least one watches.
+    """The guards of a stack's replicas, at least one of which is on.
 
-    A bad round is noticed on the device, in the round itself, and leaves a replica as it was. What it measured is read
-    after every round, which is the guard's cost: the device is waited for.
+    A bad round is detected on the device, within the round, and leaves a replica unchanged. The metrics are read after
+    every round, so the cost of a guard is that each round waits for the device.
     """
 
     def __init__(
@@ -363,13 +363,13 @@ class StackGuard:
                 engine.restore(replica, state, watch.algorithm)
 
     def before_round(self) -> None:
-        """Tell the device what the next round may measure."""
+        """Set the limits of the next round's metrics on the device."""
         self._engine.set_limits([watch.limits() if watch else None for watch in self._watches])
 
     def after_round(self, measures: Tensor) -> dict[int, Event]:
-        """Bring back the replicas whose round was bad, where their guards want that; what was done, by replica.
+        """Roll back the replicas whose round was bad, if their guards do so; return what was done, by replica.
 
-        measures: ``[replicas, measures]`` of the round.
+        measures: the round's metrics, ``[replicas, metrics]``.
         """
         events: dict[int, Event] = {}
         round_ = self._engine.round
@@ -394,6 +394,6 @@ class StackGuard:
         return events
 
     def with_fallback(self, replica: int, state: FederatedState) -> FederatedState:
-        """A replica's state with the good ones that it may go back to."""
+        """Return a replica's state with the good states that it may fall back to."""
         watch = self._watches[replica]
         return replace(state, fallback=watch.fallback) if watch else state

@@ -1,4 +1,4 @@
-"""Callbacks: what watches a training round by round. Early stopping and the best model are two of them."""
+"""Callbacks, which watch a training round by round, among them early stopping and the best model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Status = Literal["completed", "interrupted", "diverged"]
 
 
 class Stopped(TypedDict):
-    """In which round a run was stopped, by what, and why."""
+    """The round in which a run was stopped, by what, and why."""
 
     round: int
     by: str
@@ -32,9 +32,10 @@ class Stopped(TypedDict):
 
 @dataclass(frozen=True)
 class Training:
-    """state: after the last good round; status: why it ended; error: what diverged.
+    """The result of a training.
 
-    stopped: where a callback ended it early. best: the model of its best round by a validator, if one was named.
+    state: after the last good round. status: why training ended. error: what diverged. stopped: which callback ended it
+    early, if any. best: the model of its best round by a validator, if one was named.
     """
 
     state: FederatedState
@@ -48,36 +49,36 @@ class Training:
 class Callback:
     """Watches a training; override the methods you need, and pass it to :func:`fedmm.adapt` in ``callbacks``.
 
-    A run of several replicas as one program calls the callbacks of each replica. The rows of a few rounds may then
-    arrive together, and states are read from the device only after the rounds in which a callback wants one.
+    If several replicas run as one program, each has its own callbacks. The rows of a few rounds may then arrive
+    together, and states are read from the device only after rounds for which a callback wants one.
 
-    stopped: where the callback ended the training, and why; see :meth:`stop`.
+    stopped: the round in which the callback ended the training, and why; see :meth:`stop`.
     """
 
     stopped: Stopped | None = None
 
     def begin(self, state: FederatedState, history: History) -> None:
-        """Called before the first round, or the first after a resumed one. The history grows as the training goes on.
+        """Called before the first round, also after a resume. The history grows as training goes on.
 
-        state: what the first round begins from.
+        state: the state that the first round starts from.
         """
 
     def wants_state(self, round_: int) -> bool:
-        """Whether :meth:`after_round` needs the state after this round. Return False if rows are enough."""
+        """Return whether :meth:`after_round` needs the state after this round; False if rows are enough."""
         return True
 
     def columns(self, record: RoundRecord) -> Mapping[str, Value]:
-        """Columns that this callback adds to the row of a round."""
+        """Return columns to add to the row of a round."""
         return {}
 
     def after_round(self, state: FederatedState | None, row: Row) -> None:
         """Called after every round with its row of the history.
 
-        state: the federation after the round; None if the callback did not want it and nobody else did.
+        state: the federation after the round; None if no callback wanted it.
         """
 
     def close(self, training: Training | None) -> None:
-        """Called once at the end. training: its result; None if an error ended it."""
+        """Called once at the end. training: its result; None if an unexpected error ended it."""
 
     def stop(self, round_: int, reason: str) -> None:
         """End the training after this round."""
@@ -108,7 +109,7 @@ class RunLog:
 
     @property
     def stopped(self) -> Stopped | None:
-        """Where a callback ended the run."""
+        """The round in which a callback ended the run, and why; None if none did."""
         return next((callback.stopped for callback in self.callbacks if callback.stopped), None)
 
     def begin(self, state: FederatedState) -> None:
@@ -140,8 +141,8 @@ class EarlyStopping(Callback):
 
     It depends only on the history, so a resumed training ends in the same round.
 
-    stop_by: the validator's name; empty: never. patience: rounds without a better value after which the training ends.
-    min_rounds: rounds that are run in any case. min_delta: a value is better when it is so by more than this.
+    stop_by: the validator's name; empty to never stop. patience: rounds without improvement before the training ends.
+    min_rounds: rounds that are always run. min_delta: an improvement must exceed this to count.
     """
 
     stop_by: str = ""
@@ -154,18 +155,18 @@ class EarlyStopping(Callback):
         self._by = validator(self.stop_by, "stop_by") if self.stop_by else None
 
     def begin(self, state: FederatedState | None, history: Iterable[Row]) -> None:
-        """Look at the rounds so far."""
+        """Replay the rounds so far."""
         self._best: float | None = None
         self._since = 0
         for row in history:
             self.after_round(None, row)
 
     def wants_state(self, round_: int) -> bool:
-        """Never."""
+        """Return False: rows are enough."""
         return False
 
     def after_round(self, state: FederatedState | None, row: Row) -> None:
-        """Examine a round; one that was not evaluated is skipped."""
+        """Check a round; skip one that was not evaluated."""
         value = row.get(self._by.column) if self._by else None
         if self._by is None or value is None or self.stopped:
             return
@@ -180,14 +181,14 @@ class EarlyStopping(Callback):
             return f"{self.stop_by} could not be measured, or was not finite, up to round {round_}"
         more = f" by more than {self.min_delta:g}" if self.min_delta else ""
         return (
-            f"{self.stop_by} was {self._best:.4g} in round {self._since} and no better{more} in the "
+            f"{self.stop_by} was {self._best:.4g} in round {self._since} and has not improved{more} in the "
             f"{round_ - self._since} rounds since"
         )
 
 
 @dataclass(frozen=True, eq=False)
 class Best:
-    """The server's model of a round. row: of the history; statistics: those that predictions use."""
+    """The server's model after a round. row: of the history; statistics: those used for predictions."""
 
     by: Validator
     row: Row
@@ -200,7 +201,7 @@ class Best:
 
     @property
     def value(self) -> float:
-        """What the validator measured."""
+        """The validator's value."""
         value = self.row[self.by.column]
         assert value is not None
         return value
@@ -209,7 +210,7 @@ class Best:
 class BestModel(Callback):
     """Keeps the model that is best by a validator; of equals, the first.
 
-    by: the validator's name, empty to keep none. statistics: those of a state that predictions use.
+    by: the validator's name, empty to keep none. statistics: maps a state to the statistics used for predictions.
     """
 
     def __init__(
@@ -222,16 +223,16 @@ class BestModel(Callback):
 
     @property
     def file(self) -> str:
-        """The name of its checkpoint."""
+        """The name of the best model's file."""
         return best_file(self.by)
 
     @property
     def unwritten(self) -> bool:
-        """Whether there is a best that the checkpoint is not."""
+        """Whether the best model is not on disk yet."""
         return self.best is not self._written
 
     def wants(self, row: Row) -> bool:
-        """Whether a round is better than all before."""
+        """Return whether a round is better than all before."""
         value = row.get(self.by.column) if self.by else None
         before = self.best.value if self.best else None
         return value is not None and self.by is not None and self.by.better(value, before)
@@ -241,12 +242,12 @@ class BestModel(Callback):
             self.take(row, state.model, self._statistics(state))
 
     def take(self, row: Row, z: Tensor, statistics: Statistics) -> None:
-        """Have this round's model for the best one."""
+        """Make this round's model the best one."""
         assert self.by is not None
         self.best = Best(self.by, row, z, statistics)
 
     def write(self, folder: Path) -> None:
-        """Keep the best model among checkpoints."""
+        """Write the best model beside the checkpoints, unless it is there."""
         if self.best is not None and self.unwritten:
             best = self.best
             state = FederatedState(best.round, {"z": best.z}, {}, best.statistics)
@@ -254,7 +255,7 @@ class BestModel(Callback):
             self._written = best
 
     def read(self, folder: Path, device: torch.device) -> None:
-        """Go on with the best model among checkpoints, where there is one."""
+        """Load the best model beside the checkpoints, if there is one."""
         try:
             state, history = load_snapshot(folder / self.file, device)
         except FedmmError:
@@ -265,10 +266,10 @@ class BestModel(Callback):
 
 
 def best_model_in(callbacks: Iterable[Callback]) -> BestModel | None:
-    """The callback among these that keeps the best model."""
+    """Return the callback that keeps the best model; None if there is none."""
     return next((callback for callback in callbacks if isinstance(callback, BestModel)), None)
 
 
 def best_file(by: Validator | None, before: str = "") -> str:
-    """The name of a file with what was chosen; chosen with target labels, it says so."""
+    """Return the name of a best model's file; it contains ``oracle`` if target labels chose the model."""
     return f"{before}{'oracle-' if by is not None and by.oracle else ''}best.safetensors"

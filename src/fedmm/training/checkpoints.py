@@ -1,4 +1,4 @@
-"""A run's checkpoints: the last few states and the best one, each a file that is whole or not there."""
+"""A run's checkpoints: the last few states and the best model, each in a file that is written atomically."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ from fedmm.training.snapshots import Parts, ResumePoint, load_snapshot, parts_of
 
 FOLDER = "checkpoints"
 ABOUT = "adaptation.json"
-"""What a call of ``fedmm.adapt`` keeps beside its checkpoints, to be known again."""
+"""The file beside the checkpoints that identifies a call of ``fedmm.adapt``."""
 _NAME = re.compile(r"round-(\d+)\.safetensors")
 _HALF_WRITTEN = ("*.safetensors.partial", ".tmp*")  # ours, and those of safetensors
 
 
 class Checkpoints(Callback):
-    """Written every so many rounds, or every so many seconds, into ``checkpoints/`` of a run's folder.
+    """Writes checkpoints every few rounds or seconds into ``checkpoints/`` of a run's folder.
 
-    every: rounds between two, 0 to go by time alone; seconds: between two, 0 to go by rounds alone.
-    keep: how many of the last are kept. best: what knows the best model, which is kept beside them.
-    in_parts: have single clients' tensors in files that the checkpoints share, which are written when they change.
-    together: those of the runs of one program, which are written after the same rounds. Old ones are removed when all
-        are written: whatever happens meanwhile, all runs have those of one round.
+    every: rounds between two checkpoints, 0 to go by time alone; seconds: between two, 0 to go by rounds alone.
+    keep: how many to keep. best: the callback that holds the best model, which is written beside them.
+    in_parts: store single clients' tensors in files shared by the checkpoints, which are written only when they change.
+    together: the checkpoints of all runs of one program, which are written after the same rounds. Old ones are removed
+        only when all are written, so that the runs always have checkpoints of a common round.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Checkpoints(Callback):
         self._ended = self._closed = self._untidy = False
 
     def due(self, round_: int) -> bool:
-        """Whether it is time for one after this round."""
+        """Return whether a checkpoint is due after this round."""
         by_round = self._every > 0 and round_ % self._every == 0
         return by_round or (self._seconds > 0 and time.monotonic() - self._written >= self._seconds)
 
@@ -71,13 +71,13 @@ class Checkpoints(Callback):
         return self.due(round_)
 
     def after_round(self, state: FederatedState | None, row: Row) -> None:
-        """Write a checkpoint where it is time for one, here or in a run of the same program."""
+        """Write a checkpoint if one is due, here or in another run of the same program."""
         if state is not None and any(run._saves(state.round) for run in self.together):
             self.write(state, self._history)
             self._tidy_together()
 
     def close(self, training: Training | None) -> None:
-        """Write the state that the run ends with, unless it is there."""
+        """Write the run's last state, unless it is written already."""
         if training is not None:
             state = training.state
             if (state.round, state.ended) != (self._newest, self._ended) or self.best.unwritten:
@@ -96,12 +96,12 @@ class Checkpoints(Callback):
                     run.tidy()
 
     def save(self, state: FederatedState, history: History) -> None:
-        """Write one, and remove those that are too many."""
+        """Write a checkpoint, and remove surplus ones."""
         self.write(state, history)
         self.tidy()
 
     def write(self, state: FederatedState, history: History) -> None:
-        """Write one beside the others; the best goes first, as nothing after this one would lead to it again."""
+        """Write a checkpoint; the best model goes first, because a run resumed from here would not find it again."""
         self.best.write(self.folder)
         self._named[state.round] = save_snapshot(self._path(state.round), state, history, self._parts)
         self._newest, self._ended = state.round, state.ended
@@ -109,7 +109,7 @@ class Checkpoints(Callback):
         self._written = time.monotonic()
 
     def tidy(self) -> None:
-        """Remove what is older than the last few, newer than the last (it was of no use), or half written."""
+        """Remove files older than the last few, newer than the current one (they were unusable), or half written."""
         self._untidy = False
         rounds = self.rounds()
         newer = [round_ for round_ in rounds if round_ > self._newest]
@@ -126,7 +126,7 @@ class Checkpoints(Callback):
                 left.unlink()
 
     def rounds(self) -> list[int]:
-        """The rounds after which there are checkpoints, the newest first."""
+        """Return the rounds that have checkpoints, newest first."""
         try:
             found = [_NAME.fullmatch(path.name) for path in self.folder.iterdir()]
         except OSError:
@@ -134,16 +134,15 @@ class Checkpoints(Callback):
         return sorted((int(name[1]) for name in found if name), reverse=True)
 
     def load(self, round_: int, device: torch.device) -> ResumePoint:
-        """The checkpoint after a round; refused if it cannot be read."""
+        """Load the checkpoint after a round; refuse one that cannot be read."""
         return load_snapshot(self._path(round_), device)
 
     def go_on(self, state: FederatedState, device: torch.device) -> None:
-        """Know that the run goes on from this checkpoint, and which model is the best so far."""
+        """Note that the run continues from this checkpoint, and load the best model so far."""
         self._newest, self._ended = state.round, state.ended
         self.best.read(self.folder, device)
 
     def _names(self, round_: int) -> set[str]:
-        """The parts that a checkpoint is made of."""
         return self._named[round_] if round_ in self._named else parts_of(self._path(round_))
 
     def _path(self, round_: int) -> Path:
@@ -151,10 +150,10 @@ class Checkpoints(Callback):
 
 
 def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -> list[ResumePoint]:
-    """A state and its history for each run, all after the newest round that all have and that can be read; else none.
+    """Return each run's state and history after the newest round that all runs can load; empty if there is none.
 
-    A run that had diverged, or was ended early, has stopped: its last state counts for every later round. Files that
-    cannot be read are named, and the round before is tried.
+    A run that diverged or ended early has stopped: its last state counts for every later round. Files that cannot be
+    read are reported by ``say``, and the round before is tried.
     """
     read: dict[tuple[int, int], ResumePoint | None] = {}
 
@@ -163,7 +162,7 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
             try:
                 read[run, round_] = _before_the_next(runs[run].load(round_, device))
             except FedmmError as problem:
-                say(f"{problem}; the checkpoint before it is tried")
+                say(f"{problem}; trying the one before it")
                 read[run, round_] = None
         return read[run, round_]
 
@@ -190,7 +189,7 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
 
 
 def _before_the_next(point: ResumePoint) -> ResumePoint:
-    """Without what a guard did in the round after, which is run again unless the run has stopped there."""
+    """Drop a guard's events of later rounds, which will be run again, unless the run has stopped there."""
     state, history = point
     if state.offender is None:
         history.events[:] = [event for event in history.events if event["round"] <= state.round]
@@ -200,7 +199,7 @@ def _before_the_next(point: ResumePoint) -> ResumePoint:
 def checkpoints_of(
     options: TrainOptions, folder: Path, best: BestModel | None = None, *, in_parts: bool = False
 ) -> Checkpoints:
-    """The checkpoints of a run, as its options want them, with the best model beside them."""
+    """Return the checkpoints of a run by its options, with the best model beside them."""
     every, seconds, keep = options.checkpoint_every, options.checkpoint_seconds, options.keep_checkpoints
     return Checkpoints(folder, every=every, seconds=seconds, keep=keep, best=best, in_parts=in_parts)
 
@@ -208,9 +207,9 @@ def checkpoints_of(
 def open_call_folder(
     folder: str | Path, adaptation: Adaptation, best: BestModel
 ) -> tuple[Checkpoints, ResumePoint | None, list[str]]:
-    """The folder of a call of :func:`fedmm.adapt`; one of another call is refused.
+    """Open the folder of a call of :func:`fedmm.adapt`; refuse one of another call.
 
-    Returns where states are written, what to go on from, and what was wrong with what was there.
+    Return its checkpoints, the point to resume from (None to start afresh), and warnings about unreadable files.
     """
     require(isinstance(folder, str | Path), f"resume must be a folder's name, not {folder!r}")
     folder = Path(folder)
@@ -219,7 +218,7 @@ def open_call_folder(
     if not (folder / ABOUT).exists():
         require(
             not (folder / FOLDER).exists(),
-            f"{folder} holds checkpoints of something else than fedmm.adapt; name another folder with resume",
+            f"{folder} holds checkpoints that are not from fedmm.adapt; name another folder with resume",
         )
         write_json(folder / ABOUT, now)
         return checkpoints, None, []

@@ -1,4 +1,4 @@
-"""Who holds which rows of an adaptation, checked, and what clients' sums and counts of them say."""
+"""The clients of an adaptation: checks of the rows they hold, and statistics from their sums and counts."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from fedmm.training.solve import default_names, mean_one
 
 @dataclass(frozen=True)
 class Client:
-    """A site and what it holds: labelled source rows, unlabelled target rows, or both.
+    """A site and the rows it holds: labelled source rows, unlabelled target rows, or both.
 
     source: (inputs, labels) as arrays, tensors, lists or a DataFrame with its labels; or a Dataset or DataLoader of
-        pairs (x, y) or of dicts like ``{"image": ..., "label": ...}``. Labels number the classes from 0, or are words.
+        pairs (x, y) or of dicts like ``{"image": ..., "label": ...}``. Labels are class numbers from 0, or words.
     target: inputs in any of these forms; labels in a Dataset are ignored.
-    name: it decides the client's random draws and its place in every sum; by default ``client-1`` ... as listed.
-    weight: the paper's alpha_i; the clients' weights are scaled to mean 1.
+    name: decides the client's random draws and its place in every sum; by default ``client-1`` ... in order.
+    weight: the paper's alpha_i; weights are scaled to mean 1 over the clients.
     """
 
     source: Any = None
@@ -50,7 +50,7 @@ class Client:
 
 
 def _briefly(data: object) -> str:
-    """What data is, without its values."""
+    """Describe data without its values."""
     if isinstance(data, tuple):
         return f"({', '.join(map(_briefly, data))})"
     shape = getattr(data, "shape", None)
@@ -62,7 +62,7 @@ def _briefly(data: object) -> str:
 
 @dataclass(frozen=True)
 class ClientData:
-    """A client's rows, checked."""
+    """A client's checked rows."""
 
     name: str
     source: Rows | None
@@ -71,20 +71,20 @@ class ClientData:
 
     @property
     def domains(self) -> str:
-        """Which domains are held: clients that hold the same ones are a group."""
+        """The domains it holds, such as ``source and target``; clients with the same domains form a group."""
         held = {"source": self.source, "target": self.target}
         return " and ".join(domain for domain, rows in held.items() if rows is not None)
 
     @property
     def sample(self) -> Tensor:
-        """The first rows, up to two."""
+        """The first one or two rows."""
         held = self.source if self.source is not None else self.target
         assert held is not None
         return held.take(torch.arange(min(2, len(held))))
 
 
 def client_names(clients: Sequence[Client]) -> list[str]:
-    """The clients' names, with ``client-1`` ... for those without."""
+    """Return the clients' names, with ``client-1`` ... for those without one."""
     for client in clients:
         require(
             client.name is None or isinstance(client.name, str), f"a client's name must be text, not {client.name!r}"
@@ -93,7 +93,7 @@ def client_names(clients: Sequence[Client]) -> list[str]:
 
 
 def format_clients(clients: Sequence[Client], keys: Any = None) -> tuple[list[Client], RowFormat]:
-    """The clients with their data as :class:`Rows`, checked and named, and what it has in common."""
+    """Check and name the clients and convert their data to :class:`Rows`; return them and their common format."""
     require_clients(clients)
     named = [replace(client, name=name) for client, name in zip(clients, client_names(clients), strict=True)]
     parts = [
@@ -112,7 +112,7 @@ def format_clients(clients: Sequence[Client], keys: Any = None) -> tuple[list[Cl
 
 
 def require_clients(clients: object) -> None:
-    """Refuse what is not a list of clients."""
+    """Refuse anything but a list of clients."""
     advice = "give a list such as [fedmm.Client(source=(x, y)), fedmm.Client(target=x)]"
     one = "one Client" if isinstance(clients, Client) else f"a {type(clients).__name__}"
     if not isinstance(clients, Sequence) or isinstance(clients, str):
@@ -122,7 +122,7 @@ def require_clients(clients: object) -> None:
 
 
 def take_stock(clients: Sequence[Client], objective: Objective, classes: int) -> list[ClientData]:
-    """Check what the clients hold; with an objective that adapts to nothing, only their source rows count."""
+    """Check and return what the clients hold; if the objective does not adapt, only source rows count."""
     require(len(clients) > 0, "a federation needs at least one client")
     clients_data = []
     for client in format_clients(clients)[0]:
@@ -147,7 +147,7 @@ def take_stock(clients: Sequence[Client], objective: Objective, classes: int) ->
 
 
 def _require_alike(clients_data: Sequence[ClientData]) -> None:
-    """All rows must have one shape, and be bytes everywhere or nowhere: bytes are scaled, other numbers are not."""
+    """Refuse rows that differ in shape, or a mix of bytes, which are scaled, and other numbers, which are not."""
     parts = [
         (f"client {h.name!r}: {domain}", held.take(torch.zeros(1, dtype=torch.int64)))
         for h in clients_data
@@ -168,7 +168,7 @@ def _require_alike(clients_data: Sequence[ClientData]) -> None:
 
 
 def check_labels(labels: Tensor, name: str, classes: int) -> None:
-    """Refuse labels beyond the number of classes."""
+    """Refuse labels that are not below the number of classes."""
     highest = int(labels.max())
     if highest >= classes:
         raise FedmmError(
@@ -177,11 +177,11 @@ def check_labels(labels: Tensor, name: str, classes: int) -> None:
 
 
 _CHUNK = 4096
-"""Rows that are read at a time."""
+"""Rows to read at a time."""
 
 
 def input_sum(client_data: ClientData) -> tuple[float, int]:
-    """The sum and the count of a client's training inputs, bytes scaled to [0, 1]."""
+    """Return the sum and count of the numbers in a client's training inputs; bytes are scaled to [0, 1]."""
     total, count = 0.0, 0
     for held in (client_data.source, client_data.target):
         for index in torch.split(torch.arange(len(held)), _CHUNK) if held is not None else ():
@@ -193,13 +193,13 @@ def input_sum(client_data: ClientData) -> tuple[float, int]:
 
 
 def input_mean(clients_data: Sequence[ClientData]) -> float:
-    """The mean of all clients' training inputs, from one sum and one count per client."""
+    """Return the mean of all clients' training inputs, from one sum and one count per client."""
     sums = [input_sum(client_data) for client_data in sorted(clients_data, key=lambda h: h.name)]
     return sum(total for total, _ in sums) / sum(count for _, count in sums)
 
 
 def class_counts(held: Rows, classes: int, name: str) -> tuple[int, ...]:
-    """How many labelled rows a client holds of each class."""
+    """Return how many labelled rows of each class a client holds."""
     counts = torch.zeros(classes, dtype=torch.int64)
     for index in torch.split(torch.arange(len(held)), _CHUNK):
         labels = held.labels(index)
@@ -209,7 +209,7 @@ def class_counts(held: Rows, classes: int, name: str) -> tuple[int, ...]:
 
 
 def class_shares(counts: Mapping[str, Sequence[int]], alphas: Mapping[str, float]) -> tuple[float, ...] | None:
-    """The clients' shares of each class, averaged by their weights, which is that of f; None if nobody counted.
+    """Return the mean of the clients' class shares by their weights, as f weighs classes; None without counts.
 
     counts: by client, its labelled rows of each class. alphas: by client, its weight.
     """
@@ -220,14 +220,14 @@ def class_shares(counts: Mapping[str, Sequence[int]], alphas: Mapping[str, float
 
 
 def measure_class_shares(clients_data: Sequence[ClientData], classes: int) -> tuple[float, ...] | None:
-    """The :func:`class_shares` of clients whose rows are here."""
+    """Return the :func:`class_shares` of clients whose rows are local."""
     labelled = {h.name: h.source for h in clients_data if h.source is not None}
     counts = {name: class_counts(held, classes, name) for name, held in labelled.items()}
     return class_shares(counts, {h.name: h.alpha for h in clients_data})
 
 
 def batch_split(batch_size: int, source: int, target: int) -> tuple[int, int]:
-    """How many of a batch's rows are source and target: in proportion to what is held, at least one of each kind."""
+    """Return how many rows of a batch are source and target: in proportion to the rows held, at least one of each."""
     if not target:
         return batch_size, 0
     if not source:
@@ -245,10 +245,10 @@ def domain_odds(
     standing_in: bool,
     told: Mapping[str, tuple[int, int]] | None = None,
 ) -> float | None:
-    """The log of how much more source than target the adversary's batches hold, over all clients.
+    """Return the log odds of source to target rows in the adversary's batches, over all clients.
 
-    None if it is no domain classifier, sees one domain alone, or where rows that stand in for those of a site with
-    both domains (``standing_in``) do not tell. told: by site, how many rows of its batches are of each domain.
+    None if it is no domain classifier or sees only one domain, or if rows only stand in (``standing_in``) for those of
+    a site with both domains whose split is unknown. told: by site, the number of rows of each domain in its batches.
     """
     source = target = 0.0
     for client_data in clients_data:

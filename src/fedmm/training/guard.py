@@ -1,4 +1,4 @@
-"""A guard over a run: it notices a round that is not finite or explodes, and goes on from the last good state."""
+"""A guard over a run: it detects rounds that are not finite or explode, and stops, rolls back or skips clients."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ POLICIES: tuple[Policy, ...] = ("off", "stop", "rollback", "skip_client")
 DISTANCES = ("drift", "consensus_gap", "dual_norm")
 LOSSES = ("task_loss", "domain_loss")
 WATCHED = DISTANCES + LOSSES
-"""What a guard looks at in every round. A step of the server is no longer than drift and duals allow, so that neither
-gradients nor parameters explode without these."""
+"""The metrics that a guard checks in every round. A server step is no longer than drift and duals allow, so gradients
+and parameters cannot explode without these."""
 
 _STEPS = ("lr_min", "lr_max")
 _PENALTIES = ("penalty_min", "penalty_max")
@@ -37,13 +37,13 @@ class Guard:
     ``window`` rounds. A distance must also exceed its maximum over the first ``window`` rounds, and a loss half of its
     value in the first round.
 
-    policy: ``off``: a value that is not finite ends the run, and nothing else is looked at. ``stop``: an explosion ends
-        it too. ``rollback``: the run goes back to a good state and goes on from there with calmer steps; the rounds
-        that were lost are spent. ``skip_client``: a client's update is left out of a round if it is not finite, or
-        ``explode`` times as long as usual in its group; a round that explodes all the same ends the run.
-    look_back: a good state is kept every so many rounds, and a rollback goes to the one before the newest.
+    policy: ``off``: a value that is not finite ends the run, and nothing else is checked. ``stop``: an explosion ends
+        it too. ``rollback``: the run returns to a good state and continues from there with smaller steps; the lost
+        rounds still count. ``skip_client``: a client's update is left out of a round if it is not finite, or if its
+        norm exceeds ``explode`` times the median of its group; a round that still explodes ends the run.
+    look_back: rounds between two good states that are kept; a rollback returns to the older of the last two.
     calm, stiffen: the factors by which a rollback multiplies learning rates and penalties.
-    most: rollbacks before the run ends.
+    most: the number of rollbacks before the run ends.
     """
 
     policy: Policy = "off"
@@ -69,14 +69,14 @@ class Guard:
         return self.policy != "off"
 
     def terms(self, terms: Terms) -> Terms:
-        """The terms under which this guard has clients take part."""
+        """Return the terms with this guard's policy applied."""
         if self.policy != "skip_client":
             return terms
         return replace(terms, on_bad_update="skip", max_update_ratio=terms.max_update_ratio or self.explode)
 
 
 class Watch:
-    """What a guard knows of one run. All of it is in the history and in a state's ``fallback``, so a run can go on."""
+    """What a guard knows about a run, all of it kept in the history and a state's ``fallback`` for resuming."""
 
     def __init__(self, guard: Guard, algorithm: Algorithm, state: FederatedState, history: History) -> None:
         self.guard = guard
@@ -86,12 +86,12 @@ class Watch:
 
     @property
     def algorithm(self) -> Algorithm:
-        """The algorithm with the steps that are left to it."""
+        """The algorithm with its step sizes and penalties after the rollbacks so far."""
         times = sum(event["policy"] == "rollback" for event in self._history.events)
         return calmer(self._algorithm, self.guard.calm**times, self.guard.stiffen**times)
 
     def limits(self) -> dict[str, float]:
-        """The most that each measure may be in the next round; infinite until enough rounds were seen."""
+        """Return the upper limit of each metric in the next round; infinite until enough rounds were seen."""
         since = self._history.events[-1]["round"] if self._history.events else 0
         rows = self._history[max(since, len(self._history) - self.guard.window) :]
         return {name: self._limit(name, [row.get(name) for row in rows]) for name in WATCHED}
@@ -103,14 +103,14 @@ class Watch:
         return max(self.guard.explode * median(seen), self._harmless(name))
 
     def _harmless(self, name: str) -> float:
-        """What a measure was when the run began: a jump back to that from something very small is no explosion."""
+        """Return a metric's size early in the run: a jump back to that from something very small is no explosion."""
         if name in LOSSES:
             return 0.5 * abs(next((value for row in self._history if (value := row.get(name)) is not None), 0.0))
         began = [row.get(name) for row in self._history[: self.guard.window] if row.get("rolled_back_to") is None]
         return max((abs(value) for value in began if value is not None and math.isfinite(value)), default=0.0)
 
     def trouble(self, values: Mapping[str, float], limits: Mapping[str, float]) -> str:
-        """What is wrong with a round that measured these values; empty for a good one."""
+        """Return what is wrong with a round that has these metrics; empty for a good one."""
         for name, value in values.items():
             if not math.isfinite(value):
                 return f"{name} is not finite"
@@ -121,21 +121,21 @@ class Watch:
 
     @property
     def fallback(self) -> tuple[FederatedState, ...]:
-        """The states that the run may go back to, the oldest first."""
+        """The states that the run may return to, oldest first."""
         return self._good if self.guard.policy == "rollback" else ()
 
     def wants(self, round_: int) -> bool:
-        """Whether a good state after this round is to be kept."""
+        """Return whether to keep the state after this round, if it is good."""
         return self.guard.policy == "rollback" and round_ - self._good[-1].round >= self.guard.look_back
 
     def passed(self, state: FederatedState) -> FederatedState:
-        """A good round's state, with the states to go back to."""
+        """Return a good round's state, with the states to fall back to."""
         if self.wants(state.round):
             self._good = (self._good[-1], replace(state, fallback=()))
         return replace(state, fallback=self.fallback)
 
     def back(self, round_: int, trouble: Diverged) -> FederatedState:
-        """The state to go on from after a bad round, which is spent; raises where the policy wants no more of it."""
+        """Return the state to continue from after a bad round; raise ``trouble`` if the run must end."""
         rollbacks = sum(event["policy"] == "rollback" for event in self._history.events) + 1
         good = self._good[0]
         gives_up = self.guard.policy != "rollback" or rollbacks > self.guard.most
@@ -158,13 +158,13 @@ class Watch:
 
 
 def watched(record: RoundRecord) -> dict[str, float]:
-    """What a round measured, by name; where no update was counted, there is nothing to look at."""
+    """Return the metrics of a round that a guard may check, by name; empty if no update was counted."""
     distances = {name: getattr(record, name) for name in DISTANCES}
     return {**distances, **record.metrics} if record.clients else {}
 
 
 def calmer(algorithm: Algorithm, calm: float, stiffen: float) -> Algorithm:
-    """The algorithm with smaller learning rates and, where it has any, larger penalties."""
+    """Return the algorithm with smaller learning rates and, if it has any, larger penalties."""
     known = {option.name for option in fields(algorithm)}
     changes = {name: _times(getattr(algorithm, name), calm) for name in _STEPS}
     changes |= {name: _times(getattr(algorithm, name), stiffen) for name in _PENALTIES if name in known}
@@ -172,7 +172,7 @@ def calmer(algorithm: Algorithm, calm: float, stiffen: float) -> Algorithm:
 
 
 def _rescale_totals(totals: dict[str, State], algorithm: Algorithm, stiffen: float) -> dict[str, State]:
-    """Sums of updates that make the same duals as before, by penalties that are so many times larger."""
+    """Rescale sums of updates so that penalties ``stiffen`` times larger give the same duals as before."""
     if not hasattr(algorithm, _PENALTIES[0]):
         return totals
     return {client: {name: sum_ / stiffen for name, sum_ in total.items()} for client, total in totals.items()}
@@ -185,6 +185,6 @@ def _times(value: PerGroup, factor: float) -> PerGroup:
 
 
 def stop_of(history: History) -> Diverged | None:
-    """Why a guard ended a run; None where none did."""
+    """Return why a guard ended a run; None if it did not."""
     last = history.events[-1] if history.events else None
     return Diverged("", last["round"], last["reason"]) if last and last["policy"] == "stop" else None

@@ -1,4 +1,4 @@
-"""What a run measured, round by round."""
+"""The history of a run: its metrics, round by round."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Literal, TypedDict, overload
 from fedmm.core.engine import Refusal, RoundRecord
 
 MOST_NAMED = 50
-"""Clients that have columns of their own; more are told of by the spread of their values."""
+"""The most clients that get columns of their own; with more, columns give the spread of their values."""
 SPREAD = ("min", "q25", "median", "q75", "max")
 
 Value = float | int | None
@@ -18,9 +18,9 @@ Row = dict[str, Value]
 
 
 class Event(TypedDict):
-    """What a guard did in a round: it stopped the run, or went back to the state of ``to_round``, and why.
+    """What a guard did after a round, and why: it stopped the run, or rolled back to the state after ``to_round``.
 
-    lr_times, penalty_times: what the learning rates and penalties are multiplied with from then on.
+    lr_times, penalty_times: the total factors on learning rates and penalties from then on.
     """
 
     round: int
@@ -32,7 +32,7 @@ class Event(TypedDict):
 
 
 def client_columns(by_client: Mapping[str, Mapping[str, float]]) -> Row:
-    """``drift.NAME`` and the like for each client; for more than 50, ``drift.min``, ``.q25``, ``.median`` and so on."""
+    """Return columns such as ``drift.NAME`` for each client; for more than 50, ``drift.min``, ``.q25`` and so on."""
     columns: Row = {}
     many = max(map(len, by_client.values()), default=0) > MOST_NAMED
     for measure, values in by_client.items():
@@ -46,9 +46,9 @@ def client_columns(by_client: Mapping[str, Mapping[str, float]]) -> Row:
 
 
 class History:
-    """One row a round. ``history[-1]`` is the last round, ``history["drift"]`` a column over all rounds.
+    """One row per round: ``history[-1]`` is the last round, ``history["drift"]`` a column over all rounds.
 
-    refusals: by round, the clients whose updates were not counted, and why. events: what a guard did, in order.
+    refusals: by round, the clients whose updates were refused, and why. events: what a guard did, in order.
     """
 
     def __init__(self, rows: list[Row] | None = None, events: list[Event] | None = None) -> None:
@@ -64,10 +64,10 @@ class History:
         *,
         by_client: bool = False,
     ) -> Row:
-        """Add a round and return its row; ``evaluation`` holds accuracies, None if they were not measured.
+        """Add a round and return its row.
 
-        event: what the guard did after it; the row then has ``rolled_back_to``. by_client: have single clients' drift
-        and dual norms in columns of their own, see :func:`client_columns`.
+        evaluation: metrics of the model, None if not measured. event: what the guard did after the round; the row then
+        has ``rolled_back_to``. by_client: add columns of each client's drift and dual norm (:func:`client_columns`).
         """
         measured = asdict(record)
         own = client_columns(measured.pop("by_client"))
@@ -82,7 +82,7 @@ class History:
         return row
 
     def copy(self) -> History:
-        """An independent copy."""
+        """Return an independent copy."""
         other = History(list(self._rows), list(self.events))
         other.refusals.update(self.refusals)
         return other
@@ -105,11 +105,11 @@ class History:
         return [row.get(key) for row in self._rows]
 
     def last(self, column: str) -> float | None:
-        """The newest measured value of a column, or None."""
+        """Return the last measured value of a column, or None."""
         return next((value for value in reversed(self[column]) if value is not None), None)
 
     def total(self, column: str) -> float:
-        """The sum of a column."""
+        """Return the sum of a column."""
         return sum(value for value in self[column] if value is not None)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""The loop over rounds: run, evaluate, record. Whatever stops it, the last good round is kept."""
+"""The training loop: run, evaluate and record rounds. Whatever stops it, the last good round is kept."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ from fedmm.training.snapshots import ResumePoint
 
 @dataclass(frozen=True)
 class RoundEvaluation:
-    """What is measured of the server's model, every so many rounds and always after the last.
+    """Evaluation of the server's model every ``every`` rounds, and always after the last.
 
-    measures: the names of what ``evaluate`` measures; rounds without an evaluation have None for them.
+    measures: the names of the metrics of ``evaluate``; they are None in rounds without an evaluation.
     """
 
     evaluate: Callable[[FederatedState], Mapping[str, Value]]
@@ -36,7 +36,7 @@ class RoundEvaluation:
 
 @dataclass(frozen=True)
 class Guarded:
-    """A guard with what it needs to go on with calmer steps: the algorithm, and how an engine is made for another."""
+    """A guard with what it needs to continue with smaller steps: the algorithm, and a function to make engines."""
 
     guard: Guard
     algorithm: Algorithm
@@ -44,10 +44,10 @@ class Guarded:
 
 
 class Rounds(Protocol):
-    """One run, or several as one program: what :func:`run_rounds` drives.
+    """One run, or several as one program, to be driven by :func:`run_rounds`.
 
-    round: how many are finished. ended: whether nothing goes on, whatever rounds are left. halfway: whether a round was
-    cut in the middle, so that there is no state to go on from.
+    round: how many rounds are finished. ended: whether to stop although rounds are left. halfway: whether a round was
+    interrupted midway, so that there is no state to continue from.
     """
 
     @property
@@ -58,19 +58,19 @@ class Rounds(Protocol):
     def halfway(self) -> bool: ...
 
     def begin(self) -> None:
-        """Open the callbacks, before the first round or the first after a resumed one."""
+        """Open the callbacks before the first round, also after a resume."""
 
     def advance(self, rounds: int) -> bool:
-        """Run, evaluate and record one round of ``rounds``; whether the callbacks know of all rounds up to here."""
+        """Run, evaluate and record one of ``rounds`` rounds; return whether callbacks have seen all rounds so far."""
 
     def close(self, status: Status | None, error: Diverged | None) -> None:
-        """Close the callbacks. status: why the rounds ended; None where an error ended them."""
+        """Close the callbacks. status: why the rounds ended; None if an unexpected error ended them."""
 
 
 def run_rounds(run: Rounds, rounds: int, stop: Callable[[], bool] = lambda: False) -> Status:
-    """The loop over rounds, up to number ``rounds``: of every engine, of single runs and of stacks.
+    """Run rounds up to number ``rounds``: the one loop for all engines, for single runs and stacks.
 
-    stop: asked between rounds, whether to leave the rest for later.
+    stop: called between rounds; if it returns True, the rest is left for later.
     """
     status: Status = "completed"
     error: Diverged | None = None
@@ -105,11 +105,11 @@ def train(
 ) -> Training:
     """Run rounds up to number ``rounds``, evaluate and record them, and call the callbacks after each.
 
-    resume_from: a state and its history to go on from.
-    guarded: what is done about rounds that are not finite, or explode; without it the former end the run.
+    resume_from: a state and its history to continue from.
+    guarded: what to do about rounds that are not finite or explode; without it, a non-finite round ends the run.
 
     Ctrl-C ends the loop after the last finished round, a non-finite client after the round before. A round is finished
-    when it is evaluated; from then on Ctrl-C waits for the callbacks, so that what is written agrees with what is kept.
+    once it is evaluated; from then on Ctrl-C waits for the callbacks, so that what they write agrees with the result.
     """
     run = _SingleRun(engine, callbacks, resume_from or (engine.start(), History()), evaluation, guarded)
     run_rounds(run, rounds)
@@ -171,9 +171,9 @@ class _SingleRun:
 
 
 class _GuardedEngine:
-    """Rounds that are looked at: where one is bad, the state after it is an earlier good one.
+    """An engine whose rounds are checked; after a bad round it may return an earlier good state.
 
-    event: what was done about the last round.
+    event: what the guard did about the last round.
     """
 
     def __init__(self, engine: Engine, guarded: Guarded, state: FederatedState, history: History) -> None:
@@ -184,7 +184,7 @@ class _GuardedEngine:
         self.event: Event | None = None
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
-        """One round; raises ``Diverged`` where the guard's policy is to stop."""
+        """Run one round; raise ``Diverged`` if it is bad and the guard stops the run."""
         self.event = None
         limits = self._watch.limits()
         try:
@@ -201,7 +201,7 @@ class _GuardedEngine:
         return back, record
 
     def _unmeasured(self, round_: int) -> RoundRecord:
-        """The record of a round that was not finite; as much was sent in it as in the one before."""
+        """Return the record of a round that was not finite; its bytes are taken from the round before."""
         sent = self._history[-1] if len(self._history) else {}
         up, down = (int(sent.get(name) or 0) for name in ("bytes_up", "bytes_down"))
         return RoundRecord(round_, math.nan, math.nan, math.nan, up, down, 0.0)
@@ -209,10 +209,10 @@ class _GuardedEngine:
 
 @contextmanager
 def ctrl_c_waits() -> Iterator[None]:
-    """Ctrl-C inside is felt at the end, so that what belongs together is done whole; a second one is felt at once."""
+    """Delay Ctrl-C to the end of the block, so that the block runs as a whole; a second one takes effect at once."""
     before = signal.getsignal(signal.SIGINT)
     if threading.current_thread() is not threading.main_thread() or before is None:
-        yield  # Python's handlers run in the main thread alone, and one that is not Python's cannot be put back
+        yield  # handlers run only in the main thread, and one not installed from Python cannot be restored
         return
     pressed = False
 

@@ -1,4 +1,4 @@
-"""Rows on which the server's model is measured while it trains: test rows, source rows to choose by, target inputs."""
+"""The rows on which the server's model is evaluated during training: test rows, held-out source rows, target inputs."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from fedmm.training.predictor import RowsShown
 
 _MOST_SOURCE_ROWS = 250
 _MOST_CLASSES = 256
-"""For the nuclear norm, of which a client sends classes x classes sums."""
+"""Limit for the nuclear norm, for which a client sends classes x classes sums."""
 _WORST = "validation_worst_accuracy"
 
 
@@ -44,11 +44,11 @@ def accuracy_evaluators(
     form: RowFormat,
     held_at: Mapping[str, Tensor] | None = None,
 ) -> list[Evaluator]:
-    """``<name>_accuracy`` on each set of labelled rows: (x, y) of the target, or a dict of such pairs by name.
+    """Return evaluators of ``<name>_accuracy`` on sets of labelled rows.
 
-    With two classes also ``<name>_auroc`` and its like (:class:`~fedmm.core.signals.ranking.Ranking`).
-    held_at: by name, int64 ``[rows]``, the number of the site that holds each row, below 0 for none; of these sets also
-    ``<name>_worst_accuracy``, that of the worst-off site.
+    With two classes they also measure ``<name>_auroc`` and the like (:class:`~fedmm.core.signals.ranking.Ranking`).
+    validation: (x, y) of the target, or a dict of such pairs by name. held_at: by name, int64 ``[rows]``, the number of
+    the site that holds each row, below 0 for none; such sets also get ``<name>_worst_accuracy``, of the worst site.
     """
     if validation is None:
         return []
@@ -86,10 +86,10 @@ def risk_evaluator(
     accuracy: bool = False,
     held_at: Tensor | None = None,
 ) -> Evaluator:
-    """``source_risk`` on labelled source rows that are neither trained on nor tested.
+    """Return the evaluator of ``source_risk`` on labelled source rows that are used neither to train nor to test.
 
-    With a domain classifier also ``dev_risk``, and half of what ``domain_accuracy`` needs; with two classes also
-    ``validation_auroc`` and its like. accuracy: also ``validation_accuracy`` and, with ``held_at`` as in
+    With a domain classifier it also measures ``dev_risk`` and the source's half of ``domain_accuracy``; with two
+    classes, ``validation_auroc`` and the like. accuracy: add ``validation_accuracy`` and, with ``held_at`` as in
     :func:`accuracy_evaluators`, ``validation_worst_accuracy``.
     """
     measures = _risks(odds, classes, accuracy=accuracy)
@@ -99,7 +99,7 @@ def risk_evaluator(
 
 
 def _add_worst_site(evaluator: Evaluator, sites: Tensor | None, column: str) -> Evaluator:
-    """The evaluator with the accuracy of the worst-off site, where it is known which site holds each row."""
+    """Add the accuracy of the worst-off site to an evaluator, if the sites that hold its rows are known."""
     if sites is None or not len(sites) or int(sites.max()) < 0:
         return evaluator
     measures = {**evaluator.measures, column: WorstAccuracy(int(sites.max()) + 1)}
@@ -128,9 +128,9 @@ def held_back_evaluator(
     *,
     accuracy: bool = False,
 ) -> Evaluator | None:
-    """The same on labelled source rows that clients hold back from training, at most so many; None without any.
+    """Return a risk evaluator on at most ``most`` labelled source rows that clients hold back from training.
 
-    accuracy: also ``validation_accuracy`` and ``validation_worst_accuracy``.
+    None if there are none. accuracy: add ``validation_accuracy`` and ``validation_worst_accuracy``.
     """
     chosen = _dealt(held, most, seed, "held back")
     if not chosen:
@@ -145,7 +145,7 @@ def held_back_evaluator(
 def source_evaluator(
     held: Mapping[str, Rows], most: int, seed: int, show: RowsShown, device: torch.device, odds: float
 ) -> Evaluator | None:
-    """The source's half of ``domain_accuracy`` on the clients' own source inputs, where no others are set aside."""
+    """Return the evaluator of the source's half of ``domain_accuracy``, on the clients' own training inputs."""
     chosen = _dealt(held, min(most, _MOST_SOURCE_ROWS), seed, "source probe")
     if not chosen:
         return None
@@ -183,9 +183,9 @@ def target_evaluator(
     classes: int,
     odds: float | None = None,
 ) -> Evaluator | None:
-    """What needs no labels, on the clients' own target rows, at most so many: ``target_information`` and its like.
+    """Return the evaluator of metrics without labels, such as ``target_information``, on the clients' own target rows.
 
-    Each client's share is in proportion to what it holds, chosen by the seed and its name; None if there are none.
+    It uses at most ``most`` rows, in proportion to what each client holds, chosen by seed and name; None without rows.
     """
     chosen = _dealt(held, most, seed, "probe")
     if not chosen:
@@ -201,7 +201,7 @@ def target_evaluator(
 
 
 def _dealt(held: Mapping[str, Rows], most: int, seed: int, purpose: str) -> list[tuple[Rows, Tensor]]:
-    """At most so many of the clients' rows: in order of names, each client's and which of them; empty for none."""
+    """Choose at most ``most`` of the clients' rows; return each client's rows and chosen indices, in order of name."""
     total = sum(map(len, held.values()))
     count = min(most, total)
     chosen, before = [], 0
@@ -219,12 +219,12 @@ def _names(held: Mapping[str, Rows]) -> tuple[str, ...]:
 
 
 def _numbers(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> Tensor:
-    """Who holds each of the rows, int64 ``[rows]``."""
+    """Return the number of the client that holds each row, int64 ``[rows]``."""
     return torch.repeat_interleave(torch.tensor([len(index) for _, index in chosen], dtype=torch.int64)).to(device)
 
 
 def _join_rows(chosen: Sequence[tuple[Rows, Tensor]], device: torch.device) -> TensorRows:
-    """Rows of several clients in one: by number where they share a tensor on the device, else copied."""
+    """Join several clients' rows: by index if they share a tensor on the device, otherwise by copying."""
     first = chosen[0][0]
     if isinstance(first, TensorRows) and first.x.device == device:
         numbers = []

@@ -1,4 +1,4 @@
-"""A trained model: predictions, features, and its file."""
+"""A trained model: predictions, features, saving and loading."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ _LARGEST_ROW = 1_000_000_000
 
 
 class RowsShown:
-    """Rows as a network that measures or predicts sees them.
+    """Shows rows to a network for evaluation and prediction.
 
-    stored: the shape of a row as clients hold it; shapes: those that are taken, rows of the last one as they are.
+    stored: the shape of a row as clients hold it. shapes: the accepted shapes; rows of the input shape stay unchanged.
     """
 
     def __init__(self, view: View, stored: tuple[int, ...]) -> None:
@@ -47,15 +47,15 @@ class RowsShown:
         self.shapes = tuple(dict.fromkeys((stored, view.shape(stored))))
 
     def __call__(self, x: Tensor) -> Tensor:
-        """``[rows, *stored]``, or rows that are shown already, to ``[rows, *input shape]``."""
+        """Map ``[rows, *stored]``, or rows that already have the input shape, to ``[rows, *input shape]``."""
         return self.view.evaluate(x) if tuple(x.shape[1:]) == self.stored else x
 
 
 class Predictor:
     """The server's model. Inputs are rows like those it was trained on, in any form that ``fedmm.adapt`` takes.
 
-    Tensors and Datasets give tensors; arrays, DataFrames and lists give numpy arrays. Rows as the clients store them
-    are shown through the view of its training; those of the network's own input shape are used as they are.
+    For tensors and Datasets it returns tensors; for arrays, DataFrames and lists, numpy arrays. Rows in the shape that
+    clients store go through the view used in training; rows in the network's input shape are used unchanged.
     """
 
     def __init__(
@@ -76,24 +76,24 @@ class Predictor:
         return f"{type(self).__name__}({self.classes} classes, rows of shape {self._show.stored})"
 
     def predict(self, x: Any) -> Any:
-        """The predicted class of each row, ``[rows]``: int64, or an array of words where labels were words."""
+        """Return the predicted class of each row, ``[rows]``: int64, or an array of words if labels were words."""
         chosen = self._outputs(x).logits.argmax(dim=-1)
         return self.classes_[chosen.cpu().numpy()] if self._form.classes else _like(x, chosen)
 
     def predict_proba(self, x: Any) -> Any:
-        """The predicted class probabilities of each row: ``[rows, classes]``."""
+        """Return the predicted class probabilities of each row, ``[rows, classes]``."""
         return _like(x, self._outputs(x).logits.softmax(dim=-1))
 
     def logits(self, x: Any) -> Any:
-        """The logits, whose softmax are the probabilities: ``[rows, classes]``."""
+        """Return the logits, whose softmax gives the probabilities, ``[rows, classes]``."""
         return _like(x, self._outputs(x).logits)
 
     def features(self, x: Any) -> Any:
-        """The features of each row: ``[rows, features]``."""
+        """Return the features of each row, ``[rows, features]``."""
         return _like(x, self._outputs(x).features)
 
     def score(self, x: Any, y: Any = None) -> float:
-        """The accuracy on labelled rows: x and their labels y, or a Dataset, a DataLoader or a pair (x, y) alone."""
+        """Return the accuracy on labelled rows: x and labels y, or a Dataset, a DataLoader or a pair (x, y) alone."""
         held = self._form.rows(x if y is None else (x, y), "score", labelled=True)
         labels = held.labels(torch.arange(len(held)))
         highest = int(labels.max())
@@ -103,12 +103,12 @@ class Predictor:
 
     @property
     def classes_(self) -> NDArray[Any]:
-        """The classes in the order of the columns of ``predict_proba``: words where labels were words, else numbers."""
+        """The classes in the order of ``predict_proba``'s columns: words if labels were words, otherwise numbers."""
         return np.array(self._form.classes) if self._form.classes else np.arange(self.classes)
 
     @property
     def classes(self) -> int:
-        """How many classes there are."""
+        """The number of classes."""
         return self._function.classes
 
     @property
@@ -122,7 +122,7 @@ class Predictor:
         return self._show
 
     def network(self) -> AdversarialModule:
-        """A copy of the network with the model's weights and statistics, on the CPU and in evaluation mode."""
+        """Return a copy of the network with the model's weights and statistics, on the CPU and in evaluation mode."""
         module = copy.deepcopy(self._function.module).cpu()
         for parameter in module.parameters():  # no longer views of one vector
             parameter.data = parameter.data.clone()
@@ -132,7 +132,7 @@ class Predictor:
         return module.eval()
 
     def tensors(self) -> dict[str, Tensor]:
-        """The whole model by name: parameters, running statistics, input mean, random maps."""
+        """Return all tensors of the model by name: parameters, running statistics, input mean, random maps."""
         return self._function.state(self._z, self._statistics)
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -150,7 +150,7 @@ class Predictor:
         }
         try:
             tensors = self.tensors()
-            about |= {"sha256": checksum(json.dumps(about), tensors)}  # one entry: several would come in any order
+            about |= {"sha256": checksum(json.dumps(about), tensors)}  # one entry: several would have no fixed order
             with replace_file(Path(path)) as partial:
                 save_file(tensors, partial, metadata={"fedmm": json.dumps(about)})
         except Exception as problem:
@@ -168,13 +168,13 @@ class Predictor:
 
 
 def _like(x: Any, values: Tensor) -> Any:
-    """Values as a tensor where the rows were tensors or a torch Dataset, else as an array."""
+    """Return values as a tensor if the rows were tensors or a torch Dataset, otherwise as an array."""
     torches = isinstance(x, Tensor | Dataset | DataLoader | TensorRows | DatasetRows)
     return values if torches else values.cpu().numpy()
 
 
 def load_model(path: str | os.PathLike[str], model: Network, *, device: torch.device | str = "cpu") -> Predictor:
-    """The model of a saved file, for predictions; ``model`` is the network it was trained with."""
+    """Load a saved model for predictions; ``model`` is the network it was trained with."""
     return _restore(os.fspath(path), *_read(path), model, device)
 
 
@@ -184,10 +184,10 @@ def rebuild_model(
     *,
     device: torch.device | str = "cpu",
 ) -> Predictor:
-    """The model of a saved file; ``build`` makes its network from the shape of a row and the number of classes."""
+    """Load a saved model; ``build`` makes its network from the shape of a row and the number of classes."""
     saved, about = _read(path)
     classes = about.get("classes")
-    require(type(classes) is int, f"{os.fspath(path)} does not say how many classes it knows")
+    require(type(classes) is int, f"{os.fspath(path)} does not say how many classes it has")
     return _restore(os.fspath(path), saved, about, build(tuple(about["input_shape"]), int(str(classes))), device)
 
 
@@ -221,23 +221,23 @@ def _restore(
 
 
 def _format(about: Mapping[str, Any], file: str) -> RowFormat:
-    """In what form the model's rows were given."""
+    """Return the form in which the model's rows were given."""
     try:
         form = RowFormat.from_table(about)
         require(len(form.classes) in (0, about.get("classes")), "it does not name all its classes")
     except (FedmmError, LookupError, TypeError, AttributeError) as problem:
-        raise FedmmError(f"{file} does not say in what form it takes rows: {problem}") from problem
+        raise FedmmError(f"{file} does not say which form of rows it takes: {problem}") from problem
     return form
 
 
 def _read_view(about: Mapping[str, Any], file: str) -> RowsShown | None:
-    """How the model's rows were shown; a view that is not in the table is forgotten, and its input shape remains."""
+    """Return how the model's rows were shown; None if the view was not one that a file can name."""
     if not about.get("view"):
         return None
     try:
         return RowsShown(view_from(about["view"]), tuple(about["stored_shape"]))
     except (FedmmError, LookupError, TypeError, AttributeError) as problem:
-        raise FedmmError(f"{file} does not say in what form it takes rows: {problem}") from problem
+        raise FedmmError(f"{file} does not say which form of rows it takes: {problem}") from problem
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -247,8 +247,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, An
             about = json.loads((file.metadata() or {}).get("fedmm", "{}"))
     except Exception as problem:
         raise FedmmError(
-            f"{os.fspath(path)} cannot be read as a safetensors file, so it is damaged or something else; copy "
-            f"it again, or save the model again ({problem})"
+            f"{os.fspath(path)} cannot be read as a safetensors file, so it is damaged or of another kind; copy it "
+            f"again, or save the model again ({problem})"
         ) from problem
     ours = isinstance(about, dict) and about.get("format") == MODEL_FORMAT
     require(ours, f"{os.fspath(path)} is not a model saved by fedmm")
@@ -256,12 +256,12 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, An
     whole = written in (None, found)
     require(
         whole and _is_shape(about.get("input_shape")),
-        f"{os.fspath(path)} was changed since it was saved; save it again",
+        f"{os.fspath(path)} has been changed since it was saved; save it again",
     )
     return saved, about
 
 
 def _is_shape(value: Any) -> bool:
-    """Whether a row may have that shape."""
+    """Return whether a value is a possible shape of a row."""
     sizes = isinstance(value, list) and all(type(size) is int and size > 0 for size in value)
     return sizes and math.prod(value) <= _LARGEST_ROW

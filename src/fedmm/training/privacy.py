@@ -1,9 +1,9 @@
-"""What noise in the updates is worth: client-level (epsilon, delta), round by round.
+"""Privacy accounting: the client-level (epsilon, delta) that noise in updates achieves, round by round.
 
-Two federations are neighbours if all that one client holds is replaced by something else; the number of clients is no
-secret. Then the part of an update that is clipped to a norm C moves by at most 2 C, and noise of standard deviation
-s C on it is a Gaussian mechanism with multiplier s / 2. docs/privacy.md derives what is computed here, and says what
-stays outside. The only place that imports dp-accounting.
+Two federations are neighbours if they differ in all the data of one client; the number of clients is public. A part of
+an update that is clipped to norm C then differs by at most 2 C, so noise of standard deviation s C on it is a Gaussian
+mechanism with multiplier s / 2. docs/privacy.md derives what is computed here, and says what it does not cover.
+Only this module imports dp-accounting.
 """
 
 from __future__ import annotations
@@ -36,11 +36,11 @@ _LEAST, _MOST, _PRECISION = 1e-3, 1e6, 1e-3
 
 @dataclass(frozen=True)
 class PrivacyAccount:
-    """What a federation's noise is worth.
+    """Computes the privacy that a federation's noise achieves.
 
-    clients: all of them, by name. share, seed: who takes part in a round; in_pairs: two rounds after each other have
-    the same clients. groups: which of omega and psi there is.
-    secret_sample: nobody but a trusted server knows who takes part in a round.
+    clients: the names of all clients. share, seed: decide who takes part in a round. in_pairs: rounds come in pairs
+    with the same clients. groups: whether there is an omega, and a psi.
+    secret_sample: only a trusted server knows who takes part in a round.
     """
 
     noise: GaussianUpdate
@@ -55,16 +55,16 @@ class PrivacyAccount:
         _library()
 
     def spent(self, counted: Sequence[int]) -> float:
-        """epsilon after as many rounds, in which so many clients were counted, of omega and psi together.
+        """Return epsilon, of omega and psi together. counted: for each round, how many clients were counted.
 
-        There is none of either alone: the next round's omega follows from this round's psi, at every client.
-        Where nobody is trusted, a client's update tells of it whether it is counted or not.
+        Neither has an epsilon of its own: the next round's omega depends on this round's psi at every client.
+        If nobody is trusted, a client's update costs privacy whether it is counted or not.
         """
         both = (self.noise.noise_min / 2, self.noise.noise_max / 2)
         return self._epsilon([rate for rate, group in zip(both, self.groups, strict=True) if group], counted)
 
     def noise_for(self, epsilon: float, rounds: int) -> float:
-        """The least noise_min = noise_max with which ``epsilon`` is kept over so many rounds."""
+        """Return the smallest noise_min = noise_max that keeps within ``epsilon`` over this many rounds."""
         positive("epsilon", epsilon)
         usual = [head_count(len(self.clients), self.share)] * rounds
 
@@ -79,12 +79,12 @@ class PrivacyAccount:
         return high
 
     def _epsilon(self, multipliers: Sequence[float], counted: Sequence[int]) -> float:
-        """epsilon of noises with these multipliers, each on a vector of its own.
+        """Return epsilon of noises with these multipliers, each on a separate vector.
 
-        They hide a client like one noise of the sum of their precisions. If others may know who takes part, what counts
-        is how often a client does; if only the server knows, that every round has a sample of them.
+        Together they hide a client like one noise with the sum of their precisions. If others may know who takes part,
+        what matters is how often a client does; if only the server knows, that every round has a sample of clients.
         """
-        rounds = {1.0: len(counted)} if counted else {}  # by what their noise is multiplied with
+        rounds = {1.0: len(counted)} if counted else {}  # number of rounds, by the factor on their noise
         if self.noise.trust == "server":
             usual = head_count(len(self.clients), self.share)
             rounds = {math.sqrt((many - 1) / (usual - 1)): n for many, n in Counter(counted).items() if many}
@@ -106,7 +106,7 @@ class PrivacyAccount:
 
 
 class EpsilonColumn(Callback):
-    """Adds ``epsilon``, what the noise was worth so far, to every row."""
+    """Adds ``epsilon``, the privacy cost so far, to every row."""
 
     def __init__(self, account: PrivacyAccount) -> None:
         self._account = account
@@ -123,7 +123,7 @@ class EpsilonColumn(Callback):
 
 
 class _Attendance:
-    """How often clients take part."""
+    """Counts how often clients take part."""
 
     def __init__(self, draw: Callable[[int], Sequence[str]]) -> None:
         self._draw = draw
@@ -131,7 +131,7 @@ class _Attendance:
         self._most = [0]
 
     def most(self, rounds: int) -> int:
-        """In how many of the first rounds the client took part that did most often."""
+        """Return how many of the first ``rounds`` rounds the most frequent client took part in."""
         while len(self._most) <= rounds:
             self._times.update(self._draw(len(self._most) - 1))
             self._most.append(max(self._times.values()))
@@ -146,7 +146,7 @@ def _attendance(clients: tuple[str, ...], share: float, seed: int, in_pairs: boo
 def privacy_account(
     terms: Terms, problem: FederatedProblem, algorithm: Algorithm | None = None
 ) -> PrivacyAccount | None:
-    """The account of a federation whose updates carry noise; None for any other."""
+    """Return the privacy account of a federation; None if its updates carry no noise."""
     if not isinstance(terms.transmission, GaussianUpdate):
         return None
     layout = problem.layout
@@ -163,7 +163,7 @@ def privacy_account(
 def require_nothing_else_is_told(
     *, probe_rows: int, centre: str, trains_statistics: bool, objective: Objective | None = None
 ) -> None:
-    """Refuse whatever would tell of clients' rows, beside their updates and without noise."""
+    """Refuse whatever would reveal clients' rows without noise, beside their updates."""
     require(
         probe_rows == 0,
         "probe_rows must be 0 if updates carry noise: metrics on the clients' own rows carry none",
@@ -181,16 +181,16 @@ def require_nothing_else_is_told(
 
 
 def require_no_counts(objective: Objective) -> None:
-    """Refuse an objective that needs to know how many rows of each class the clients hold."""
+    """Refuse an objective that needs the clients' class counts."""
     require(
         not objective.needs_class_shares,
-        f"{objective.name} must not need the clients' counts of each class if updates carry noise, since those have "
-        "none: give objective.positive_share for auc, class_weights = 'none' for source_only",
+        f"{objective.name} needs the clients' class counts, which carry no noise; if updates carry noise, set "
+        "objective.positive_share (auc) or class_weights = 'none' (source_only)",
     )
 
 
 def require_no_guard(terms: Terms, *, guarded: bool) -> None:
-    """Refuse a guard over updates that only a trusted server may look at."""
+    """Refuse a guard if noise is shared among clients or masks hide updates: it looks at single updates."""
     require(
         not (guarded and terms.trusts_server),
         "guard.policy must be 'off' if clients share the noise: a guard looks at single updates",
@@ -202,12 +202,12 @@ def require_no_guard(terms: Terms, *, guarded: bool) -> None:
 
 
 def require_nothing_learnt(terms: Terms, given: Input | None) -> None:
-    """Refuse rows that were made with numbers which come of all clients' rows."""
+    """Refuse rows that were preprocessed with statistics of all clients' rows."""
     if terms.transmission.private and given is not None:
         require(
             not given.learnt,
-            f"rows of the data set {given.name!r} are standardised, and if updates carry noise the means, "
-            "deviations and words of the clients' rows have none; use 'arrays' with standardise = false",
+            f"the data set {given.name!r} uses means, deviations and words of the clients' rows, which carry no noise "
+            "although the updates do; use 'arrays' with standardise = false",
         )
 
 
@@ -222,9 +222,9 @@ def _library() -> Any:
 
 @cache
 def _sampled_renyi(clients: int, sample: int, multiplier: float) -> NDArray[np.float64]:
-    """Of one round with a sample of the clients that nobody but the server knows, at the library's orders.
+    """Return the Renyi divergences, at the library's orders, of one round with a sample that only the server knows.
 
-    Every other client knows whether it is in the sample. If it is not, the sample is one of the ``clients - 1`` others.
+    Any other client knows whether it is in the sample; if it is not, the sample is drawn from ``clients - 1`` clients.
     """
     library = _library()
     accountant = library.rdp.RdpAccountant(neighboring_relation=library.NeighboringRelation.REPLACE_ONE)
@@ -236,7 +236,7 @@ def _sampled_renyi(clients: int, sample: int, multiplier: float) -> NDArray[np.f
 
 @lru_cache(1000)
 def gaussian_epsilon(multiplier: float, delta: float) -> float:
-    """The epsilon at delta of noise that is so many times the distance of two neighbours."""
+    """Return epsilon at delta of Gaussian noise that is ``multiplier`` times the distance of two neighbours."""
     import numpy as np  # noqa: PLC0415 - comes with the library
 
     with np.errstate(divide="ignore"):  # the library takes the logarithm of a delta that is 0

@@ -1,4 +1,4 @@
-"""Domain adaptation as a federated problem: each client's f_i on the rows that it holds."""
+"""Domain adaptation as a federated problem: each client's f_i on the rows it holds."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ def adaptation_problem(
     shares: Sequence[float] | None = None,
     odds: float | None = None,
 ) -> tuple[FederatedProblem, FlatNetwork]:
-    """The federated problem of these clients, and its network as a function of rows in that view.
+    """Build the federated problem of these clients, and its network for rows in that view.
 
-    mean: of all clients' training inputs, shares: of each class among their labelled rows, odds: their
-        :func:`domain_odds`, where these are not all of the clients.
+    mean, shares, odds: the mean of all clients' training inputs, the class shares of their labelled rows and their
+        :func:`domain_odds`, if these are not all of the clients.
     """
     at_least("batch_size", batch_size, 1)
     objective.require_classes(network.classes)
@@ -85,7 +85,7 @@ def adaptation_problem(
 
 
 def _move_clients(clients_data: Sequence[ClientData], device: torch.device) -> list[ClientData]:
-    """The clients' data on a device; clients that share a tensor go on sharing it there."""
+    """Move the clients' data to a device; clients that share a tensor keep sharing it."""
     moved: dict[tuple[object, ...], Tensor] = {}
 
     def tensor(here: Tensor) -> Tensor:
@@ -139,7 +139,7 @@ class AdaptationClient:
         return AdaptationRound(self, t, rounds, steps, statistics)
 
     def indices(self, domain: str, held: int, t: int, steps: int, count: int) -> Tensor:
-        """The rows of each local step of round t, int64 ``[steps, count]``: a function of seed, name and round."""
+        """Return the rows of each local step of round t, int64 ``[steps, count]``, from seed, name and round alone."""
         device = self.network.layout.device
         return rows(self._key_parts(domain), held, t * steps * count, steps * count, device).view(steps, count)
 
@@ -147,16 +147,16 @@ class AdaptationClient:
         return (self.seed, "rows", self.name, domain)
 
     def dropout_key(self, t: int, step: int) -> int:
-        """The key of the dropout masks in a local step."""
+        """Return the key of the dropout masks in a local step."""
         return key(self.seed, "dropout", self.name, t, step)
 
     def view_key(self, t: int, step: int) -> int:
-        """The key of what is random in the view of a local step's batch."""
+        """Return the key of the random view of a local step's batch."""
         return key(self.seed, "view", self.name, t, step)
 
     @property
     def held(self) -> list[HeldRows]:
-        """Its rows, for engines that run many clients as one program; they must be in memory."""
+        """The client's rows, for engines that run many clients as one program; they must be in memory."""
         parts = (("source", self.source, self.source_rows), ("target", self.target, self.target_rows))
         held = []
         for domain, own, count in parts:
@@ -213,7 +213,7 @@ class AdaptationRound:
         return client.network.gradient(value) * client.field_scale
 
     def _sharpening(self, z: Tensor, step: int, x: Tensor, labels: Tensor, task: Tensor) -> Tensor:
-        """The task loss's gradient after a SAM step less that at z; running statistics stay those at z."""
+        """Return the task loss's gradient after a SAM step minus that at z; running statistics stay those at z."""
         client, network = self._client, self._client.network
         statistics = network.read_statistics()
         plain = network.gradient(task).clone()
@@ -243,7 +243,7 @@ class AdaptationRound:
         return client.view_key(self._t, step) if client.view.random else 0
 
     def _batch(self, step: int) -> tuple[Tensor, Tensor]:
-        """x ``[rows, ...]`` with source rows first, and labels ``[rows]``, 0 for target rows."""
+        """Return x ``[rows, ...]`` with source rows first, and labels ``[rows]``, 0 for target rows."""
         client, parts = self._client, []
         if client.source is not None and self._source is not None:
             parts.append(client.source.take(self._source[step]))

@@ -1,4 +1,4 @@
-"""Progress of long work on the terminal: rounds, accuracy, speed and time left."""
+"""Progress bars on the terminal: rounds, accuracy, speed and time left."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fedmm.training.history import History, Row
 
 
 def bars(show: bool, *fields: str) -> Progress:
-    """Bars on standard error with these fields of text; silent if that is not a terminal or ``show`` is False."""
+    """Return progress bars on standard error with these text fields; silent without a terminal or ``show``."""
     console = Console(stderr=True)
     return Progress(
         TextColumn("[bold]{task.description}"),
@@ -29,7 +29,7 @@ def bars(show: bool, *fields: str) -> Progress:
 
 
 class RoundProgress(Callback):
-    """A bar over the rounds of one run."""
+    """A progress bar over the rounds of one run."""
 
     def __init__(self, label: str, rounds: int, *, show: bool) -> None:
         self._bar = bars(show, "accuracy", "speed")
@@ -54,7 +54,7 @@ class RoundProgress(Callback):
 
 
 class RunsProgress:
-    """One bar over the rounds of so many runs, ``rounds`` together."""
+    """One progress bar over the rounds of several runs. rounds: their total number."""
 
     def __init__(self, runs: int, rounds: int, *, show: bool) -> None:
         self._bar = bars(show, "note")
@@ -75,7 +75,7 @@ class RunsProgress:
         self.skip(run, int(row["round"] or 0), note)
 
     def skip(self, run: int, done: int, note: str = "") -> None:
-        """Count the rounds of a run up to ``done``, whenever they were run."""
+        """Advance the bar to ``done`` rounds of a run, whenever they were run."""
         self._bar.update(self._task, advance=done - self._done.get(run, 0), note=note)
         self._done[run] = done
 

@@ -1,4 +1,4 @@
-"""A federation between two rounds as a file, with the history so far: what an interrupted run goes on from."""
+"""Files with a federation's state between two rounds and the history so far, from which a run can be resumed."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ _PART_NAME = re.compile(r"[0-9a-f]{64}")
 
 Tensors = Mapping[str, Tensor]
 ResumePoint = tuple[FederatedState, History]
-"""What a run goes on from: a state, and the rounds that led there."""
+"""What a run continues from: a state, and the history that led to it."""
 _FORMAT, _IN_PARTS = "fedmm-snapshot-4", "fedmm-snapshot-5"
 
 
 def save_snapshot(path: Path, state: FederatedState, history: History, parts: Parts | None = None) -> set[str]:
-    """Write the file whole or not at all; when this returns it is on disk, whatever happens next.
+    """Write a state and its history atomically; when this returns, the file is safely on disk.
 
-    parts: where single clients' tensors go, if they are not to be in the file itself. Returns the names of those parts.
+    parts: where to store single clients' tensors, if not in the file itself. Return the names of the parts.
     """
     named: dict[str, Tensor] = {}
     places: dict[str, list[str]] = {}
@@ -93,7 +93,7 @@ def _put_apart(parts: Parts, own: State, path: Path) -> str:
 
 
 def parts_of(path: Path) -> set[str]:
-    """The names of the parts of a state in a file; none if it cannot be read, and so is of no use."""
+    """Return the names of the parts of the state in a file; none if the file cannot be read."""
     try:
         with safe_open(path, framework="pt") as file:
             about = json.loads((file.metadata() or {})["fedmm"])
@@ -103,7 +103,7 @@ def parts_of(path: Path) -> set[str]:
 
 
 def load_snapshot(path: Path, device: torch.device) -> ResumePoint:
-    """The state and the history in a file."""
+    """Load the state and the history in a file."""
     try:
         tensors, about = read_tensors(path)
         if about["format"] not in (_FORMAT, _IN_PARTS):
@@ -148,10 +148,10 @@ def _empty(about: dict[str, Any]) -> FederatedState:
 
 
 class Parts:
-    """The parts beside a run's checkpoints. A part is named by the checksum of what it holds and never changes.
+    """The parts beside a run's checkpoints. A part is named by the checksum of its content and never changes.
 
     A checkpoint is written after the parts that it names, and a part is removed after the last checkpoint that names
-    it: whenever a crash comes, all parts of all checkpoints are there.
+    it, so that all parts of all checkpoints exist whenever a crash occurs.
     """
 
     def __init__(self, checkpoints: Path) -> None:
@@ -161,12 +161,13 @@ class Parts:
         self._sound: set[str] = set()
 
     def begin(self) -> None:
-        """Begin a checkpoint: what the one before put and this one does not put again is forgotten."""
+        """Begin a checkpoint; from here on, only parts of the previous and this checkpoint are remembered."""
         self._before, self._known = self._known, {}
 
     def put(self, tensors: Tensors) -> str:
-        """The name of the part with these tensors; it is on disk when this returns. States are never changed in place,
-        so that those which were put before are known again without a look at their values.
+        """Return the name of the part with these tensors, which is on disk when this returns.
+
+        States are never changed in place, so those put before are recognised by identity, not by their values.
         """
         before = self._known.get(id(tensors)) or self._before.get(id(tensors))
         if before is None or before[0] is not tensors:
@@ -180,14 +181,14 @@ class Parts:
         return before[1]
 
     def _is_sound(self, name: str) -> bool:
-        """Whether a part that another process may have left is there and whole."""
+        """Return whether a part, perhaps left by another process, exists and is intact."""
         try:
             return bool(self.get(name))
         except UnreadableFile:
             return False
 
     def get(self, name: str) -> dict[str, Tensor]:
-        """The tensors of a part; UnreadableFile if it is not there, or holds something else than its name says."""
+        """Return the tensors of a part; raise ``UnreadableFile`` if it is missing or does not match its name."""
         if not isinstance(name, str) or not _PART_NAME.fullmatch(name):
             raise UnreadableFile(f"{name!r:.80} names no part")
         tensors, about = read_tensors(self._path(name))
@@ -196,7 +197,7 @@ class Parts:
         return tensors
 
     def keep_only(self, names: Collection[str]) -> None:
-        """Remove all other parts, and what was half written."""
+        """Remove all other parts and half-written files."""
         wanted = {self._path(name).name for name in names}
         self._sound &= set(names)
         if self.folder.is_dir():

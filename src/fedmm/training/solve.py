@@ -1,4 +1,4 @@
-"""``fedmm.solve``: a federated algorithm on any minimax problem."""
+"""``fedmm.solve``: run a federated algorithm on any minimax problem."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _NO_GUARD = Guard()
 
 
 class ClientState(dict[str, Tensor]):
-    """What one client keeps: named flat vectors over (omega, psi), signed as the field is.
+    """A client's own state: named flat vectors over (omega, psi), with the signs of the field.
 
     FedMM's ``dual`` holds (lambda_i, beta_i).
     """
@@ -41,20 +41,20 @@ class ClientState(dict[str, Tensor]):
         self._layout = layout
 
     def split(self, name: str) -> tuple[Point, Point]:
-        """A vector as (omega's part, psi's part), in the form the start was given in."""
+        """Split a vector into (omega's part, psi's part), in the form in which the start was given."""
         return self._layout.unpack(self[name])
 
 
 @dataclass(frozen=True)
 class Solution:
-    """What :func:`solve` found.
+    """The result of :func:`solve`.
 
-    omega, psi: the server's point, in the form the start was given in.
-    clients: each client's own state in the order the clients were given; for FedMM ``clients[i]["dual"]``.
-    history: one row a round (``drift``, ``consensus_gap``, ``dual_norm``, ``bytes_up``, ``bytes_down``, ``seconds``,
+    omega, psi: the server's point, in the form in which the start was given.
+    clients: each client's own state, in the order in which clients were given; for FedMM ``clients[i]["dual"]``.
+    history: one row per round (``drift``, ``consensus_gap``, ``dual_norm``, ``bytes_up``, ``bytes_down``, ``seconds``,
         ``loss``).
     status: ``completed``, or ``interrupted`` by Ctrl-C.
-    server: the server's own state; of AFL, ``server["weights"]`` are the clients' weights, in order of their names.
+    server: the server's state; for AFL, ``server["weights"]`` holds the clients' weights, in order of their names.
     """
 
     omega: Point
@@ -90,23 +90,23 @@ def solve(
     constraints: Mapping[str, ConvexSet] | None = None,
     progress: bool = False,
 ) -> Solution:
-    """min over omega, max over psi of the mean of f_1 ... f_N, each known to its own client alone.
+    """Solve min over omega, max over psi of the mean of f_1 ... f_N, each known only to its own client.
 
     functions: one per client: ``f(omega, psi)`` that returns a 0-dim tensor, or a pair (f, batches) where ``batches()``
-        makes an iterable and ``f(omega, psi, batch)`` takes one of its items. Batches run on across rounds, and begin
-        anew when the iterable ends.
-    start: (omega, psi), each a tensor or a dict of tensors, of one float dtype.
-    weights: alpha_i for each client; they are scaled to mean 1. Equal by default.
-    names: the clients' names, by default ``client-1`` ...; sums are taken in order of the names.
+        returns an iterable and ``f(omega, psi, batch)`` takes one of its items. Batches continue across rounds, and
+        restart when the iterable ends.
+    start: (omega, psi), each a tensor or a dict of tensors, all of one float dtype.
+    weights: alpha_i for each client, scaled to mean 1; equal by default.
+    names: the clients' names, by default ``client-1`` ...; sums are taken in order of name.
     gradient_scale: a factor on the loss gradient alone: one for both sides, or a pair (omega's, psi's), each a number
         or a number per group of parameters.
-    terms: on what terms clients take part: which share of them in a round, what the server accepts, how it aggregates.
-    groups: a word for each client; robust aggregation works within the clients of one word. All are one group by
-        default. An algorithm that weighs target clients takes the word ``target`` for them.
-    guard: what to do about rounds that are not finite, or explode; by default the former end the run.
-    seed: decides who takes part in a round, and how many steps it has where that is drawn.
-    constraints: by group of parameters (the name of a tensor, or the part of it before a dot), the set that it is held
-        in: ``Simplex()``, ``Box(low, high)``, ``HalfLine()`` or ``Ball(radius)``. A start outside of it is moved there.
+    terms: how many clients take part in a round, which updates the server accepts, and how it aggregates them.
+    groups: a label for each client; robust aggregation works within clients of one label. By default all are one group.
+        Algorithms that weigh target clients recognise them by the word ``target`` in the label.
+    guard: what to do about rounds that are not finite or explode; by default, only non-finite rounds end the run.
+    seed: decides who takes part in a round, how many local steps it has if that is drawn, and any noise in updates.
+    constraints: by group of parameters (a tensor's name, or the part of it before a dot), the set to which it is
+        confined: ``Simplex()``, ``Box(low, high)``, ``HalfLine()`` or ``Ball(radius)``. The start is projected onto it.
     """
     instance("algorithm", algorithm, Algorithm)
     instance("terms", terms, Terms)
@@ -174,13 +174,13 @@ def solve(
 
 
 def default_names(count: int) -> list[str]:
-    """``client-1`` ..., padded so that they sort as they are listed."""
+    """Return ``client-1`` ..., zero-padded so that they sort in this order."""
     width = len(str(count))
     return [f"client-{number:0{width}d}" for number in range(1, count + 1)]
 
 
 def mean_one(weights: Sequence[float] | None, count: int) -> list[float]:
-    """The client weights alpha_i, scaled to mean 1; all 1 where none are given."""
+    """Return the client weights alpha_i scaled to mean 1; all 1 if none are given."""
     if weights is None:
         return [1.0] * count
     require(isinstance(weights, Sized), f"weights must be a list of a number per client, not {weights!r:.60}")
@@ -208,9 +208,9 @@ def _split(function: Function | tuple[Function, Batches], name: str) -> tuple[Fu
 class FunctionClient:
     """A client whose f_i is a Python function.
 
-    f: called with omega, psi and, if there are batches, one of them. batches: makes an iterable of batches; None for
-        none. layout: of omega and psi in the flat vector. scale: multiplies the gradient, per coordinate or as a whole.
-    alpha: multiplies the value of f_i, where that is reported.
+    f: called with omega, psi and, if there are batches, one of them. batches: returns an iterable of batches; None for
+        none. layout: of omega and psi in the flat vector. scale: a factor on the gradient, per coordinate or scalar.
+    alpha: a factor on the value of f_i, if that is reported.
     """
 
     def __init__(
@@ -231,7 +231,7 @@ class FunctionClient:
         return FunctionRound(self, first_batch=t * steps)
 
     def gradient(self, z: Tensor, batch_number: int) -> tuple[Tensor, Tensor]:
-        """The scaled signed field at z on one batch, and f_i there."""
+        """Return the scaled signed field at z on one batch, and the value of f_i there."""
         leaves = {block.name: tensor.detach().requires_grad_() for block, tensor in self.layout.tensors(z)}
         point = self.layout.as_given(leaves)
         batch = () if self._batches is None else (self._batch(batch_number),)
@@ -249,7 +249,7 @@ class FunctionClient:
         return self.layout.signed(list(gradients)) * self._scale, value.detach()
 
     def _batch(self, number: int) -> Any:
-        """Batch ``number`` of an endless pass; going back further than to the last begins the pass anew."""
+        """Return batch ``number`` of an endless pass; a batch before the last one drawn restarts the pass."""
         if number == self._drawn - 1:
             return self._last
         if number < self._drawn:
@@ -280,7 +280,6 @@ _END = object()
 
 
 def _one_line(problem: Exception) -> str:
-    """An exception in one line."""
     return f"{type(problem).__name__}: {problem}".splitlines()[0]
 
 

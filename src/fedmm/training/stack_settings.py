@@ -1,4 +1,4 @@
-"""How a stack runs best on this machine: chosen by measurement, not by guess."""
+"""Choosing the fastest way to run a stack on this machine, by measurement."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ from fedmm.models.devices import Precision
 from fedmm.training.adaptation import Adaptation
 from fedmm.training.batched import StackSettings, build_stack
 
-_CPU_MEMORY = 64 << 20  # about what caches hold: larger chunks were slower a client
+_CPU_MEMORY = 64 << 20  # about the size of the caches; larger chunks were slower per client
 _GPU_SHARE = 0.4
 _ALWAYS_FITS = 32
 _TRIALS = 3
 START_SECONDS = 6.0
-"""What processes of their own cost before they compute."""
+"""The start-up cost of separate processes."""
 
 
 @dataclass(frozen=True)
 class Tuned:
-    """settings: how a stack runs; threads, processes: side by side on a CPU; why: what was measured."""
+    """The chosen way to run. settings: of the stack. threads: of each process on a CPU. why: what was measured."""
 
     settings: StackSettings
     threads: int
@@ -36,7 +36,7 @@ class Tuned:
 
 
 def choose_settings(adaptations: Sequence[Adaptation], chosen: Precision, threads: int = 0) -> Tuned:
-    """The best way to run these replicas on the device they are on; with so many threads each, where that is given."""
+    """Return the fastest way to run these replicas on their device. threads: of each process; 0 to choose them too."""
     device = adaptations[0].function.layout.device
     if device.type == "cuda":
         settings = StackSettings(capture=True, channels_last=True)
@@ -76,12 +76,12 @@ def _choose_on_cpu(adaptations: Sequence[Adaptation], chosen: Precision, wanted:
         threads,
         processes,
         f"measured best: {order}{memory}, {processes} process(es) of {threads} thread(s), "
-        f"{1e3 * seconds:.2f} ms a step and run",
+        f"{1e3 * seconds:.2f} ms per step and run",
     )
 
 
 def _seconds_per_step(adaptations: Sequence[Adaptation], chosen: Precision, settings: StackSettings) -> float:
-    """Seconds of one local step of all replicas, the best of a few."""
+    """Return the seconds of one local step of all replicas, the best of a few trials."""
     engine, _ = build_stack(adaptations, chosen, settings)
     times = []
     for _ in range(_TRIALS + 1):
@@ -92,7 +92,7 @@ def _seconds_per_step(adaptations: Sequence[Adaptation], chosen: Precision, sett
 
 
 def chunk_that_fits(adaptations: Sequence[Adaptation], chosen: Precision, settings: StackSettings) -> int:
-    """How many clients of each replica may run at once in the memory there is."""
+    """Return how many clients of each replica fit into memory at once."""
     device = adaptations[0].function.layout.device
     clients = len(adaptations[0].problem.clients)
     if device.type == "cuda" and clients * len(adaptations) <= _ALWAYS_FITS:
@@ -104,7 +104,7 @@ def chunk_that_fits(adaptations: Sequence[Adaptation], chosen: Precision, settin
 
 
 def _bytes_kept(engine: Batched) -> int:
-    """About the memory that one client's step needs: twice what is kept for the gradient, and a few vectors like z."""
+    """Estimate the memory of one client's step: twice what autograd saves, and a few vectors like z."""
     vectors = 6 * engine.z[0].numel() * engine.z.element_size()
     kept = 0
 
@@ -120,7 +120,7 @@ def _bytes_kept(engine: Batched) -> int:
 
 @contextmanager
 def torch_threads(threads: int) -> Iterator[None]:
-    """Another number of torch's threads for a while."""
+    """Set torch's number of threads within the context."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -1,1 +1,1 @@
-"""FedMM with another field, another server or another adversary; FedMM itself is beside this package."""
+"""Variants of FedMM with another field, another server or another adversary."""

@@ -1,4 +1,4 @@
-"""FedMM whose server steps the adversary along the mean field by as much as its measured curvature allows."""
+"""FedMM whose server steps the adversary along the mean field as far as the measured curvature allows."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from fedmm.core.validation import positive, within
 
 @dataclass(frozen=True)
 class AdaptiveFedMM(AscentFedMM):
-    """Ascent FedMM with a step in psi that is never longer than 1 / L, the curvature seen along psi's path.
+    """Ascent FedMM with a step size in psi of at most 1 / L, with L the curvature measured along psi's path.
 
-    Ascent along F is stable up to a step of 2 / L, where L is the curvature of f in psi, and L differs with the
-    objective, with the clients and over the rounds. The server sees it for nothing, from the mean fields F of two
-    rounds and the step between them.
+    Ascent along F is stable up to a step size of 2 / L, with L the curvature of f in psi, which depends on the
+    objective and the clients and changes over the rounds. The server gets it for free, from the mean fields F of two
+    rounds and the step between them; in round t, rho is at least 1 / (t + 1).
 
-    With steps of length s, s L is 1 less the correlation of F with the F before it, so a step of 1 / L is the one at
-    which successive fields are uncorrelated: it is shortened where they oppose each other, and lengthened where they
-    agree. Noise in F leaves it alone.
+    With step size s, s L is 1 minus the correlation of F with the previous F, so 1 / L is the step size at which
+    successive fields are uncorrelated: it shrinks if they oppose each other, and grows if they agree. Noise in F does
+    not affect this.
 
     ==============  ================  ====================
     argument        symbol            meaning
     ==============  ================  ====================
-    server_lr_max   theta             the longest step in psi, in units of M eta_2 or of 1 / mu_2, the smaller
-    curvature_rate  rho               the share of the newest round in the running means of which L is made
+    server_lr_max   theta             the largest step size in psi, in units of the smaller of M eta_2 and 1 / mu_2
+    curvature_rate  rho               the share of the newest round in the running means from which L is computed
     others                            as in AscentFedMM
     (state)         d                 ``moved`` of the server, psi's last step
     (state)         p, q              ``turned`` and ``travelled`` of the server: the running means, at every coordinate
@@ -41,7 +41,7 @@ class AdaptiveFedMM(AscentFedMM):
              p   <- p + rho (<F - F_before, d> - p)
              q   <- q + rho (<d, d> - q)
              L   <- p / q
-             psi <- psi - min(theta min(M eta_2, 1 / mu_2), 1 / L) F,     or the first of them where L is not positive
+             psi <- psi - min(theta min(M eta_2, 1 / mu_2), 1 / L) F,     or the first of them if L is not positive
     """
 
     name: ClassVar[str] = "fedmm_adaptive"

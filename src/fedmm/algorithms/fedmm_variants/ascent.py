@@ -1,4 +1,4 @@
-"""FedMM whose server steps the adversary along the mean field itself, without the momentum of the duals."""
+"""FedMM whose server moves the adversary along the mean field itself, without the momentum of the duals."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ class AscentFedMM(AveragedFedMM):
     """FedMM with plain gradient ascent in psi at the server, and an averaged model for predictions.
 
     The mean of FedMM's duals moves the server's point like momentum. Momentum helps omega, which descends a loss, but
-    lets the adversary overshoot. The server can do without it: if F_i changes little within a round, a client ends at
-    z_i - z_0 = -(a / mu) (F_i + dual_i) with a = 1 - (1 - mu eta)^M, so the mean field is known to the server,
+    makes the adversary overshoot. The server can do without it: if F_i changes little within a round, a client ends at
+    z_i - z_0 = -(a / mu) (F_i + dual_i) with a = 1 - (1 - mu eta)^M, so the server knows the mean field,
 
         F = -(mu / a) (mean of z_i - z_0) - h,
 
-    and psi takes one step along it, theta times as long as the M local steps together, or as 1 / mu_2 where that is
-    shorter: no number of local steps takes a client further. At a saddle every z_i is z_0 and h is 0, so the saddle is
-    FedMM's. Nothing more is sent.
+    and psi takes one step along it. Its size is theta times that of the M local steps together, or theta / mu_2 if that
+    is smaller, since no number of local steps takes a client further. At a saddle every z_i is z_0 and h is 0, so the
+    saddles are FedMM's. Nothing more is sent.
 
     =============  ================  ====================
     argument       symbol            meaning
@@ -36,13 +36,13 @@ class AscentFedMM(AveragedFedMM):
     penalty_min    mu_1              penalty on omega's distance to the server's point
     penalty_max    mu_2              penalty on psi's distance to the server's point
     dual_decay     eta_3             the share with which the duals move the server's point is eta_3^t
-    local_steps    M_i               local steps a round; M is their mean over the clients
-    server_lr_max  theta             the server's step in psi, in units of M eta_2 or of 1 / mu_2, the smaller
+    local_steps    M_i               local steps per round; M is their mean over the clients
+    server_lr_max  theta             the server's step size in psi, in units of the smaller of M eta_2 and 1 / mu_2
     average_rate   kappa             the averaged model moves by max(kappa, 10 / (t + 10)) to z_0; 1 keeps no average
     (state)        lambda_i, beta_i  the two halves of ``dual``, as in FedMM
     (state)        h                 ``mean_dual`` of the server, as in FedMM
-    (state)        z_bar             ``average`` of the server, which predicts: of about the last tenth of the rounds so
-                                     far, and at most the last 1 / kappa; it begins at the first point
+    (state)        z_bar             ``average`` of the server, which predicts: over about the last tenth of the rounds
+                                     so far, and at most the last 1 / kappa; it starts at the first point
     =============  ================  ====================
 
     client:  as in FedMM
@@ -71,21 +71,21 @@ class AscentFedMM(AveragedFedMM):
         response = 1 - (1 - c.penalty * c.lr) ** steps
         return Coefficients(
             c,
-            # Where a schedule's rate is 0 no client moves, and the mean field is taken from the duals alone.
+            # If the schedule's rate is 0, no client moves, and the mean field is taken from the duals alone.
             recovery=torch.where(response > 0, c.penalty / response, 0.0),
             ascent=torch.minimum(layout.join(0.0, theta * steps) * c.lr, layout.join(0.0, theta) / c.penalty),
             ascends=layout.join(0.0, 1.0),
         )
 
     def mean_field(self, server: State, uploads: Aggregated, c: Coefficients) -> Tensor:
-        """The mean of the clients' fields at the point that was sent, as what they uploaded tells it."""
+        """Return the mean of the clients' fields at the point that was sent, recovered from their uploads."""
         return -c.recovery * (uploads.mean["z"] - server["z"]) - c.dual_share * server["mean_dual"]
 
     def server_update(self, server: State, uploads: Aggregated, c: Coefficients) -> State:
         return self.ascend(server, uploads, self.mean_field(server, uploads, c), c)
 
     def ascend(self, server: State, uploads: Aggregated, mean_field: Tensor, c: Coefficients) -> State:
-        """The server's new state after a step of psi along the mean field, as long as ``c.ascent``."""
+        """Return the server's new state after a step of psi along the mean field with step size ``c.ascent``."""
         after = super().server_update(server, uploads, c)
         z = torch.where(c.ascends > 0, server["z"] - c.ascent * mean_field, after["z"])
         return self.averaged(server, {**after, "z": z}, c)

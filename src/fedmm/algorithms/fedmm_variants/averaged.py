@@ -1,4 +1,4 @@
-"""A FedMM whose server keeps an average of its points, which predicts."""
+"""FedMM whose server keeps an average of its points for prediction."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from fedmm.core.validation import within
 
 @dataclass(frozen=True)
 class AveragedFedMM(FedMM):
-    """The base of those that keep ``average``: z_bar <- z_bar + max(kappa, 10 / (t + 10)) (z_0 - z_bar).
+    """Base class of variants that keep an ``average``: z_bar <- z_bar + max(kappa, 10 / (t + 10)) (z_0 - z_bar).
 
-    average_rate: kappa. The average is of about the last tenth of the rounds so far, and of at most the last 1 / kappa;
-        it begins at the first point, and is z_0 itself with a rate of 1. Nobody is sent it.
+    average_rate: kappa. The average is over about the last tenth of the rounds so far, and at most the last 1 / kappa;
+    it starts at the first point, and is z_0 itself with a rate of 1. It is never sent.
     """
 
     average_rate: float = field(default=1.0, kw_only=True)
@@ -38,5 +38,5 @@ class AveragedFedMM(FedMM):
         return self.averaged(server, super().server_update(server, uploads, c), c)
 
     def averaged(self, server: State, after: State, c: Coefficients) -> State:
-        """A new state of the server with the average that belongs to it."""
+        """Return the server's new state ``after`` together with its average."""
         return {**after, "average": torch.lerp(server["average"], after["z"], c.average_rate)}

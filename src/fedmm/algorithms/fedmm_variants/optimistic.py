@@ -16,12 +16,12 @@ from fedmm.core.validation import positive
 
 @dataclass(frozen=True)
 class OptimisticFedMM(FedMM):
-    """FedMM whose duals are the clients' last fields, so that the server knows the field of the round before.
+    """FedMM whose duals are minus the clients' last fields, so that the server knows the previous mean field.
 
     If F_i changes little within a round, a client ends at z_i - z_0 = -(a / mu) (F_i + dual_i) with
-    a = 1 - (1 - mu eta)^M. A dual that moves by (mu / a) (z_i - z_0) is then -F_i, and the server's step below is
-    z_0 - theta s (2 F - F'), with F the mean field and F' that of the round before: an optimistic step, which is stable
-    on games that only rotate. At a saddle every z_i is z_0 and h is 0, so the saddle is FedMM's. Nothing more is sent.
+    a = 1 - (1 - mu eta)^M. A dual that changes by (mu / a) (z_i - z_0) is then -F_i, and the server below goes to
+    z_0 - theta s (2 F - F'), with F the mean field and F' that of the previous round: an optimistic step, stable on
+    purely rotational games. At a saddle every z_i is z_0 and h is 0, so the saddles are FedMM's. Nothing more is sent.
 
     ===========  ================  ====================
     argument     symbol            meaning
@@ -31,8 +31,8 @@ class OptimisticFedMM(FedMM):
     penalty_min  mu_1              penalty on omega's distance to the server's point
     penalty_max  mu_2              penalty on psi's distance to the server's point
     dual_decay   eta_3             the share of the duals in the server's step is eta_3^t
-    local_steps  M_i               local steps a round; M is their mean over the clients
-    server_lr    theta             the server's step in units of s, the smaller of M eta and 1 / mu
+    local_steps  M_i               local steps per round; M is their mean over the clients
+    server_lr    theta             the server's step size in units of s, the smaller of M eta and 1 / mu
     (state)      lambda_i, beta_i  the two halves of ``dual``, as in FedMM
     (state)      h                 ``mean_dual`` of the server, as in FedMM
     ===========  ================  ====================
@@ -43,7 +43,7 @@ class OptimisticFedMM(FedMM):
     server:  h   <- h + (mu / a) (1 / N) (sum of z_i - z_0 over the clients of the round)
              z_0 <- z_0 + theta s ((mu / a) (mean of z_i - z_0) + eta_3^t h)
 
-    a and s are those of the learning rates without their schedule, so that duals add up equal terms.
+    a and s use the learning rates without their schedule, so that the terms that a dual sums have the same scale.
     """
 
     name: ClassVar[str] = "fedmm_optimistic"
@@ -60,7 +60,7 @@ class OptimisticFedMM(FedMM):
         lr, steps = layout.join(self.lr_min, self.lr_max), mean_steps(self.local_steps)
         response = 1 - (1 - c.penalty * lr) ** steps
         reach = self.server_lr * torch.minimum(steps * lr, 1 / c.penalty)
-        # Rates beyond 2 / mu diverge, and have no response to divide by.
+        # Rates beyond 2 / mu diverge, and may have no positive response to divide by.
         recovery = torch.where(response > 0, c.penalty / response, c.penalty)
         return Coefficients(c, recovery=recovery, reach=reach)
 

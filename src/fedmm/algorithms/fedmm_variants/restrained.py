@@ -1,4 +1,4 @@
-"""FedMM whose features cannot run past the adversary: the default of this library."""
+"""FedMM whose features cannot outrun the adversary: the default of this library."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fedmm.core.layout import PerGroup
 
 @dataclass(frozen=True)
 class RestrainedFedMM(AveragedFedMM):
-    """FedMM on the restrained field: rows by which the adversary is already fooled push the features less.
+    """FedMM on the restrained field: rows that already fool the adversary push the features less.
 
-    A domain loss has no upper bound, so features gain by fooling the adversary further than it can follow, and that is
-    how runs of FedMM end: the domain loss rises far above guessing, and psi takes one step too far. Here a row x of
-    domain d has the weight min(1, p(d | x) / share of d) in omega's part of F_i (:class:`fedmm.DANN`, ``restrained``);
-    psi's part is the plain one. Where the adversary guesses every weight is 1, so a saddle at which the domains are
-    matched is FedMM's. Objectives whose adversary does not tell domains (``mdd``, ``auc``) keep their field.
+    A domain loss has no upper bound, so features gain by fooling the adversary further than it can follow, and this is
+    how runs of FedMM fail: the domain loss rises far above chance level, and psi takes one step too far. Here a row x
+    of domain d has the weight min(1, p(d | x) / share of d) in omega's part of F_i (:class:`fedmm.DANN`,
+    ``restrained``); psi's part is unchanged. If the adversary is at chance level every weight is 1, so saddles at which
+    the domains match are FedMM's. Objectives whose adversary does not predict domains (``mdd``, ``auc``) are unchanged.
 
     ============  ================  ====================
     argument      symbol            meaning
@@ -27,7 +27,7 @@ class RestrainedFedMM(AveragedFedMM):
     penalty_min   mu_1              penalty on omega's distance to the server's point
     penalty_max   mu_2              penalty on psi's distance to the server's point
     dual_decay    eta_3             the share with which the duals move the server's point is eta_3^t
-    local_steps   M_i               local steps a round
+    local_steps   M_i               local steps per round
     average_rate  kappa             the averaged model moves by max(kappa, 10 / (t + 10)) to z_0; 1 keeps no average
     (state)       lambda_i, beta_i  the two halves of ``dual``, as in FedMM
     (state)       h                 ``mean_dual`` of the server, as in FedMM

@@ -15,12 +15,12 @@ from fedmm.core.validation import per_group, within
 
 @dataclass(frozen=True)
 class SmoothedFedMM(FedMM):
-    """FedMM whose psi is held near a centre that follows it slowly, so that the adversary cannot run away.
+    """FedMM whose psi is pulled to a centre that follows it slowly, so that the adversary cannot run away.
 
-    The mean of FedMM's duals acts on the server's point like momentum, and f_i is not strongly concave in psi as the
-    paper assumes: over many rounds the adversary overshoots, dies or takes the features with it. The pull
-    r (psi - centre) makes every local problem strongly concave around a centre; at a saddle the centre has caught up,
-    so that the pull is gone and the saddle is the same. Nothing more is sent: each client keeps the centre by itself.
+    The mean of FedMM's duals acts on the server's point like momentum, and the paper's assumption that f_i is strongly
+    concave in psi does not hold: over many rounds the adversary overshoots, dies or takes the features with it. The
+    pull r (psi - centre) makes every local problem strongly concave around the centre; at a saddle the centre has
+    caught up, so the pull vanishes and the saddles are FedMM's. Nothing more is sent: each client keeps the centre.
 
     =============  ================  ====================
     argument       symbol            meaning
@@ -30,11 +30,11 @@ class SmoothedFedMM(FedMM):
     penalty_min    mu_1              penalty on omega's distance to the server's point
     penalty_max    mu_2              penalty on psi's distance to the server's point
     dual_decay     eta_3             the share with which the duals move the server's point is eta_3^t
-    local_steps    M_i               local steps a round
+    local_steps    M_i               local steps per round
     smoothing_min  r_1               pull of omega to its centre
     smoothing_max  r_2               pull of psi to its centre; 0 for both is FedMM
     centre_rate    b                 how far the centre goes to the server's point in a round
-    (state)        lambda_i, beta_i  the two halves of ``dual``, as in FedMM; ``centre`` begins at the first point
+    (state)        lambda_i, beta_i  the two halves of ``dual``, as in FedMM; ``centre`` starts at the first point
     (state)        h                 ``mean_dual`` of the server, as in FedMM
     =============  ================  ====================
 

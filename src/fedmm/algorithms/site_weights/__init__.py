@@ -1,1 +1,1 @@
-"""Methods whose server weighs the clients, and which go for another mixture of them than their mean."""
+"""Algorithms whose server weights its clients, to optimise another mixture of them than their mean."""

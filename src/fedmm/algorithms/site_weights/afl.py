@@ -1,4 +1,4 @@
-"""AFL, agnostic federated learning: the worst mixture of the clients in place of their mean."""
+"""AFL, agnostic federated learning: the worst mixture of the clients instead of their mean."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class AFL(AgnosticWeights, FedAvgGDA):
     ===================  ======  ====================
     lr_min               eta_1   step size for omega
     lr_max               eta_2   step size for psi
-    local_steps          M_i     local steps a round; the paper's is 1
+    local_steps          M_i     local steps per round; 1 in the paper
     server_lr                    how far the server goes from z_0 to the mean; the paper's rule is 1
     lr_weights           gamma   step size of the clients' weights
     regulariser                  of the weights: ``none``, as in the paper, ``chi_square`` or ``kl``
@@ -30,12 +30,14 @@ class AFL(AgnosticWeights, FedAvgGDA):
     client:  M_i times  z <- z - eta N lambda_i F_i(z),  from z_0;  upload z_i and f_i(z_0)
     server:  z_0 <- mean of z_i;  lambda <- the point of the simplex nearest to lambda + gamma f(z_0)
 
-    The paper has omega alone and one step a round; psi, more steps, the regularisers (``AgnosticWeights`` has their
-    rules) and (N / m) f_i for the m clients that took part are this library's. With more than one local step the
-    point that it goes to is not the saddle, as with FedAvgGDA: ``fedmm_agnostic`` has duals against that.
+    The paper has only omega and one step per round; this library adds psi, more steps, the regularisers (their rules
+    are in ``AgnosticWeights``) and (N / m) f_i for the m clients that take part. With more than one local step it does
+    not converge to the saddle, like FedAvgGDA; ``fedmm_agnostic`` has duals to prevent this.
     """
 
     name: ClassVar[str] = "afl"
-    summary: ClassVar[str] = "the worst mixture of the clients, whose weights the server raises by their losses (AFL)"
+    summary: ClassVar[str] = (
+        "the worst mixture of the clients: the server raises the weights of clients with large losses (AFL)"
+    )
 
     local_steps: LocalSteps = 1

@@ -1,4 +1,4 @@
-"""What methods share whose server weighs its clients by their losses: the weights lambda, and how they ascend."""
+"""What algorithms share that weight their clients by their losses: the weights lambda, and how they ascend."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ Weighs = Literal["all", "target"]
 
 @dataclass(frozen=True)
 class AgnosticWeights(Algorithm):
-    """Adds to a method the weights of its clients: min over omega, max over psi and lambda of sum lambda_i f_i.
+    """Adds client weights to an algorithm: min over omega, max over psi and lambda of sum lambda_i f_i.
 
-    lambda is in the simplex, so that its maximum is the worst mixture of the clients. The method's own clients work on
-    N lambda_i f_i, and their mean is as before. In lambda alone the sum is linear; in psi and lambda together it need
-    not be concave where it is in psi, so that with an adversary a regulariser and a small gamma may be needed.
+    lambda is in the simplex, so the maximum over it is the worst mixture of the clients. The algorithm's clients work
+    on N lambda_i f_i and are averaged as before. The sum is linear in lambda, but even if it is concave in psi it need
+    not be in psi and lambda together, so an adversary may require a regulariser and a small gamma.
 
-    With ``weighs = "target"`` those clients alone are weighed that hold target rows. Let there be T of them, and read T
-    for N below: they work on T lambda_i f_i, and the others on f_i. Of a target's f_i, -nu times its domain loss, only
-    differences mean anything, and all are below 0, so that they are told from the mean of the targets that are there.
+    With ``weighs = "target"`` only the T clients that hold target rows are weighted; read T for N below. They work on
+    T lambda_i f_i, and the others on f_i. A target's f_i is -nu times its domain loss; all are below 0 and only their
+    differences mean anything, so they are measured from the mean of the targets that take part.
 
     ===================  ======  ====================
     argument             symbol  meaning
     ===================  ======  ====================
     lr_weights           gamma   step size of lambda
-    regulariser                  what is taken off for weights that are not all 1 / N: ``none``, ``chi_square``, ``kl``
-    regulariser_weight   s       how much: s (N / 2) ||lambda - 1 / N||^2, or s KL(lambda || 1 / N)
+    regulariser                  the penalty on weights that are not all 1 / N: ``none``, ``chi_square``, ``kl``
+    regulariser_weight   s       its strength: s (N / 2) ||lambda - 1 / N||^2, or s KL(lambda || 1 / N)
     weighs                       ``all`` clients, or those with ``target`` rows
     (state)              lambda  ``weights`` of the server, 1 / N at the start; of T targets, T / N times theirs
     ===================  ======  ====================
@@ -116,7 +116,7 @@ class AgnosticWeights(Algorithm):
         return {**after, "weights": self.ascended(server["weights"], uploads, c.lr_weights, c)}
 
     def ascended(self, weights: Tensor, uploads: Aggregated, rate: Tensor, c: Coefficients) -> Tensor:
-        """The weights ``[..., clients]`` after a step of a rate along the losses that were reported."""
+        """Return the weights ``[..., clients]`` after a step of size ``rate`` along the reported losses."""
         assert uploads.counted is not None
         clients, loss = weights.shape[-1], uploads.scalars["loss"]
         if self.weighs == "all":
@@ -141,7 +141,7 @@ class AgnosticWeights(Algorithm):
         c: Coefficients,
         among: Tensor | None = None,
     ) -> Tensor:
-        """lambda after a step, of so many clients: those ``among`` which it is, where it is not of all."""
+        """Return lambda after a step, over ``number`` clients: those in ``among``, or all of them."""
         if self.regulariser == "kl":
             logs = (1 - rate * c.regulariser_weight) * weights.clamp_min(torch.finfo(weights.dtype).tiny).log()
             return torch.softmax(_of(among, logs + rate * ascent), dim=-1)
@@ -151,5 +151,5 @@ class AgnosticWeights(Algorithm):
 
 
 def _of(among: Tensor | None, values: Tensor) -> Tensor:
-    """The values, with -inf for others, which a softmax and the simplex both take for weights of 0."""
+    """Return the values, with -inf outside ``among``, which a softmax and the simplex both turn into weights of 0."""
     return values if among is None else torch.where(among, values, -torch.inf)

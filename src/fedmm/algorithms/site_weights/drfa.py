@@ -17,7 +17,7 @@ from fedmm.core.seeding import key
 
 @dataclass(frozen=True)
 class DRFA(AgnosticWeights):
-    """Pairs of rounds: local steps of clients that are drawn by weight, then losses of others at a mean snapshot.
+    """Pairs of rounds: local steps of clients drawn by weight, then losses of clients drawn anew at a mean snapshot.
 
     ===================  ======  ====================
     argument             symbol  meaning
@@ -25,7 +25,7 @@ class DRFA(AgnosticWeights):
     lr_min               eta_1   step size for omega
     lr_max               eta_2   step size for psi
     local_steps          tau     local steps of the first round of a pair
-    lr_weights           gamma   step size of the clients' weights, of which a pair has tau in one
+    lr_weights           gamma   step size of the clients' weights; a pair takes tau steps in one
     regulariser                  of the weights: ``none``, ``chi_square`` or ``kl``
     regulariser_weight   s       how much it counts
     (state)              lambda  ``weights`` of the server, one for each client: 1 / N at the start
@@ -40,14 +40,14 @@ class DRFA(AgnosticWeights):
             client:  upload f_i(w), and nothing else
             server:  lambda <- the point of the simplex nearest to lambda + tau gamma v,  v_i = (N / m) f_i(w), else 0
 
-    So it is in Deng, Kamani and Mahdavi (2020), for omega alone; t' is uniform in 1 ... tau. Decided here: t' follows
-    from the round alone, clients are drawn without replacement, and the fields of those that are drawn for certain are
-    multiplied with m lambda_i, so that the mean stays right (:func:`fedmm.core.federation.weighted_draw`). With all
+    This is Deng, Kamani and Mahdavi (2020), who have only omega; t' is uniform in 1 ... tau. Our choices: t' depends on
+    the round alone, clients are drawn without replacement, and the fields of clients that are certain to be drawn are
+    multiplied by m lambda_i, which keeps the mean unbiased (:func:`fedmm.core.federation.weighted_draw`). With all
     clients in every round that is N lambda_i F_i, as in AFL. The regularisers' rules are in ``AgnosticWeights``.
     """
 
     name: ClassVar[str] = "drfa"
-    summary: ClassVar[str] = "the worst mixture of the clients, who are drawn by weight; two rounds in one (DRFA)"
+    summary: ClassVar[str] = "the worst mixture of the clients, which are drawn by weight, in pairs of rounds (DRFA)"
     draws_by_importance: ClassVar[bool] = True
 
     local_steps: LocalSteps = 20

@@ -1,4 +1,4 @@
-"""q-FedAvg: clients count by a power of their losses, with a step that this does not upset."""
+"""q-FedAvg: clients count by a power of their losses, with a step size that takes this into account."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedmm.core.validation import not_negative
 
 @dataclass(frozen=True)
 class QFFL(Algorithm):
-    """q-FedAvg for q-FFL, the mean of f_i^(q+1) / (q + 1) in place of that of f_i (Li et al., 2020).
+    """q-FedAvg for q-FFL, which replaces the mean of f_i by that of f_i^(q+1) / (q + 1) (Li et al., 2020).
 
     ===========  ======  ====================
     argument     symbol  meaning
     ===========  ======  ====================
     lr_min       eta_1   step size for omega
     lr_max       eta_2   step size for psi
-    local_steps  M_i     local steps a round
+    local_steps  M_i     local steps per round
     q            q       how much more clients with large losses count; 0 is FedAvgGDA
     ===========  ======  ====================
 
@@ -29,9 +29,9 @@ class QFFL(Algorithm):
              upload z_i, f_i(z_0) and d_i = ||z_i - z_0||^2 / eta
     server:  z_0 <- z_0 + (mean of f_i^q (z_i - z_0)) / (mean of q f_i^(q-1) d_i + f_i^q)
 
-    The paper has omega alone and one step size, L = 1 / eta: there the server's rule is its own, with numerator and
-    denominator times eta. Decided here: with several step sizes, d_i is the sum over all coordinates. The losses must
-    not be negative; one that is counts as 1e-10. So clients with target rows alone do not count in domain adaptation.
+    The paper has only omega and one step size, L = 1 / eta, for which this is its server rule, with numerator and
+    denominator multiplied by eta. With several step sizes we take d_i as the sum over all coordinates. Losses must not
+    be negative; one below 1e-10 counts as that, so domain adaptation practically ignores clients with only target rows.
     """
 
     name: ClassVar[str] = "q_ffl"

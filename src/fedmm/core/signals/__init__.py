@@ -1,1 +1,1 @@
-"""What can be seen of a model without target labels, and what it says."""
+"""Signals of how good a model is, most of them without target labels, and how to read them."""

@@ -1,4 +1,4 @@
-"""Scores of groups of rows, such as the rows of each site, from counts; without torch, for reports too."""
+"""Scores of groups of rows, such as the rows of each site, from counts; does not need torch, so reports can use it."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ from typing import NamedTuple, TypeVar
 from fedmm.core.signals.intervals import Interval, auroc_interval, wilson
 
 EVALUATION = "fedmm-evaluation-1"
-"""The format of the files of ``fedmm evaluate --out``, which hold the scores of groups for reports."""
+"""The format of the files written by ``fedmm evaluate --out``, which hold scores of groups for reports."""
 FEW_ROWS = 10
-"""A group with fewer rows has scores that are mostly chance."""
+"""Scores of groups with fewer rows are mostly chance."""
 WORST, BEST = 10, 5
-"""How many groups are shown of many."""
+"""How many of the worst and the best groups are shown if there are many."""
 Each = TypeVar("Each")
 
 
 @dataclass(frozen=True)
 class GroupScores:
-    """One group of rows: what was counted, its accuracy and AUROC (None if a class is missing), 95 % intervals."""
+    """One group of rows: its counts, its accuracy and AUROC (None if a class is missing), with 95 % intervals."""
 
     name: str
     rows: int
@@ -33,7 +33,7 @@ class GroupScores:
 
 
 class GroupCounts(NamedTuple):
-    """What is counted of one group: its rows, those predicted right, those of the second class, and AUROC if known."""
+    """The counts of one group: its rows, correct predictions and rows of the second class, and its AUROC if known."""
 
     name: str
     rows: int
@@ -42,7 +42,7 @@ class GroupCounts(NamedTuple):
     auc: float | None = None
 
     def scores(self) -> GroupScores:
-        """With intervals; of at least one row."""
+        """Return the scores with intervals; needs at least one row."""
         interval = None if self.auc is None else auroc_interval(self.auc, self.positive, self.rows - self.positive)
         accuracy = self.hits / self.rows
         return GroupScores(*self[:4], accuracy, wilson(self.hits, self.rows), self.auc, interval)
@@ -50,9 +50,9 @@ class GroupCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupedScores:
-    """Scores by group, from the lowest accuracy on; mean and spread, the largest less the smallest, over groups.
+    """Scores by group, lowest accuracy first, with their mean and spread (largest minus smallest) over groups.
 
-    Of two classes also by AUROC, over the groups that have both.
+    For two classes also by AUROC, over the groups that have both.
     """
 
     column: str
@@ -66,7 +66,7 @@ class GroupedScores:
 
     @classmethod
     def summarise(cls, column: str, groups: Iterable[GroupCounts]) -> GroupedScores:
-        """At least one group; column: by what the rows are grouped."""
+        """Summarise the counts of at least one group; column: what the rows are grouped by."""
         found = sorted((group.scores() for group in groups), key=lambda group: (group.accuracy, group.name))
         accuracies = [group.accuracy for group in found]
         ranked = {group.name: group.auc for group in found if group.auc is not None}
@@ -83,7 +83,7 @@ class GroupedScores:
 
 
 def worst_and_best(groups: Sequence[Each], worst: int = WORST, best: int = BEST) -> list[Each | int]:
-    """All of them or, of many, the worst and the best and between them how many are left out."""
+    """Return all groups or, if there are many, the worst, the number of those left out, and the best."""
     if len(groups) <= worst + best + 1:
         return list(groups)
     return [*groups[:worst], len(groups) - worst - best, *groups[-best:]]

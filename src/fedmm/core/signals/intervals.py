@@ -1,4 +1,4 @@
-"""95 % intervals of shares, areas under curves and their means, from counts alone; without torch, for reports too."""
+"""95 % confidence intervals of proportions, their means, and areas under curves, from counts; does not need torch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ _Z = 1.959963984540054
 
 
 def wilson(hits: int, rows: int) -> Interval:
-    """The 95 % interval of a share, by the score test (Wilson 1927)."""
+    """Return the 95 % interval of a proportion by the score test (Wilson 1927)."""
     share, slack = hits / rows, _Z * _Z / rows
     middle = (share + slack / 2) / (1 + slack)
     half = (slack * share * (1 - share) + slack * slack / 4) ** 0.5 / (1 + slack)
@@ -18,7 +18,7 @@ def wilson(hits: int, rows: int) -> Interval:
 
 
 def mean_interval(counts: Sequence[tuple[int, int]]) -> Interval:
-    """The 95 % interval of a mean of independent shares, from Wilson's of each (Zou and Donner 2008)."""
+    """Return the 95 % interval of a mean of independent proportions, from Wilson's of each (Zou and Donner 2008)."""
     shares = [hits / rows for hits, rows in counts]
     single = [wilson(hits, rows) for hits, rows in counts]
     mean, classes = sum(shares) / len(shares), len(shares)
@@ -28,9 +28,9 @@ def mean_interval(counts: Sequence[tuple[int, int]]) -> Interval:
 
 
 def auroc_interval(auroc: float, positive: int, negative: int) -> Interval:
-    """The 95 % interval of an area under the ROC curve, by the score test (Newcombe 2006, method 5).
+    """Return the 95 % interval of an area under the ROC curve by the score test (Newcombe 2006, method 5).
 
-    Its width at 0 and 1 is not 0, as DeLong's or the bootstrap's would be.
+    Unlike DeLong's or the bootstrap's, it has a nonzero width at 0 and 1.
     """
     extra = (positive + negative) / 2 - 1
 
@@ -48,9 +48,9 @@ def auroc_interval(auroc: float, positive: int, negative: int) -> Interval:
 
 
 def average_precision_interval(average: float, positive: int) -> Interval:
-    """The 95 % interval of an average precision, on the scale of log odds (Boyd, Eng and Page 2013).
+    """Return the 95 % interval of an average precision, on the scale of log odds (Boyd, Eng and Page 2013).
 
-    Where that is not defined, at 1, Wilson's of as many hits.
+    At 1, where that is undefined, it is Wilson's interval with every positive a hit.
     """
     if average >= 1.0:
         return wilson(positive, positive)

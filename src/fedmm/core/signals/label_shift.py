@@ -1,4 +1,4 @@
-"""Whether the classes are mixed otherwise in the target than in the source, estimated without labels of the target."""
+"""Label shift: whether class shares differ between source and target, estimated without target labels."""
 
 from __future__ import annotations
 
@@ -12,31 +12,31 @@ from torch import Tensor
 from fedmm.core.errors import require
 
 NOTABLE, SMALL = 0.1, 0.15
-"""Total variation between two class mixes: from where on it is worth a warning, and up to where it does little harm."""
+"""Total variation between class mixes: from the first on worth a warning, up to the second mostly harmless."""
 _FEWEST_PER_CLASS, _FEWEST_TARGET = 10, 50
 _MOST_ROWS, _MOST_CLASSES = 2000, 100
 _RESAMPLES, _COVERED = 40, 0.9
 _ITERATIONS, _TOLERANCE = 200, 1e-6
 _NEWTON_STEPS, _SHORTEST, _TINIEST = 30, 1e-3, 1e-12
 _AGREEMENT = 0.15
-"""By how much the two estimates of the target's mix may differ, as total variation."""
+"""The largest total variation at which the two estimates of the target's mix agree."""
 _WORST_CONDITION = 10.0
 _MISFIT = 0.1
-"""Beyond chance, how far the target's predictions may be from the source's in the estimated mix: a difference of
-cumulative distributions, as Kolmogorov and Smirnov take it."""
+"""How far, beyond chance, the target's predictions and inputs may be from the source's in the estimated mix: a
+difference of cumulative distributions, as in the Kolmogorov-Smirnov test."""
 _MOST_COLUMNS, _SHOWN = 200, 4
 _INPUTS = "the inputs of a class have shifted too"
 
 
 @dataclass(frozen=True, eq=False)
 class LabelShift:
-    """Two class mixes.
+    """The estimated label shift between source and target.
 
-    source, target: shares ``[classes]``, of the source's labels and as estimated for the target. distance: the total
-    variation between them, 0 to 1: the share of rows whose class would have to change. reliable: whether there are rows
-    enough, the classifier tells the classes apart, two ways to estimate agree, and the target's predictions look like
-    those of the source in another mix. low, high: between which the distance lies in nine of ten resamples of the rows.
-    doubts: why it is not reliable, in words.
+    source, target: class shares ``[classes]``, of the source's labels and as estimated for the target. distance: the
+    total variation between them, 0 to 1: the share of rows whose class would have to change. reliable: whether there
+    are enough rows, the classifier tells the classes apart, two estimates agree, and the target looks like the source
+    in another mix. low, high: the 90 % bootstrap interval of the distance, extended to contain it. doubts: why it is
+    not reliable, in words.
     """
 
     source: Tensor
@@ -49,16 +49,16 @@ class LabelShift:
 
     @property
     def notable(self) -> bool:
-        """Whether the estimate speaks for a shift that is worth a warning, and that chance does not explain."""
+        """Whether the estimate indicates a shift that is worth a warning and that chance does not explain."""
         return self.distance >= NOTABLE and self.low >= NOTABLE / 2
 
     @property
     def small(self) -> bool:
-        """Whether the estimate excludes a large shift."""
+        """Whether the estimate rules out a large shift."""
         return not self.notable and self.high <= SMALL
 
     def sentence(self, class_names: Sequence[str]) -> str:
-        """The estimate in plain words, with how uncertain it is."""
+        """Return the estimate in plain words, with its uncertainty."""
         size = f"an estimated {self.distance:.0%} of the rows (90 % interval {self.low:.0%} to {self.high:.0%})"
         doubts = f"; the estimate is rough, since {' and '.join(self.doubts)}" if self.doubts else ""
         if self.small:
@@ -88,15 +88,15 @@ def estimate_label_shift(
 
     source_probabilities: ``[rows, classes]`` on labelled source rows that the classifier was not trained on;
     source_labels: int64 ``[rows]``; target_probabilities: ``[rows, classes]`` on target rows. At most 2000 rows of each
-    are used. source_inputs, target_inputs: the rows themselves, ``[rows, ...]``, to see whether they look like the
-    source in another mix; without them predictions alone are looked at, which see less.
+    are used. source_inputs, target_inputs: the rows themselves, ``[rows, ...]``, to check whether the target looks like
+    the source in another mix; without them only predictions are checked, which reveal less.
 
-    Two estimates are made. One maximises the likelihood of the predictions by expectation maximisation (Saerens,
-    Latinne and Decaestecker 2002), after the probabilities were calibrated on the source rows by a temperature and a
-    bias for each class (Alexandari, Kundaje and Shrikumar 2020). The other goes by the counts of predicted classes and
-    the confusion matrix on the source rows (Lipton, Wang and Smola 2018), as a maximum likelihood on the simplex. The
-    first is the one returned. Both suppose that rows of a class look alike in both domains: ``reliable`` looks at how
-    far that fails, but cannot exclude it.
+    Two estimates are made. The one returned maximises the likelihood of the predictions by expectation maximisation
+    (Saerens, Latinne and Decaestecker 2002), after the probabilities were calibrated on the source rows by a
+    temperature and a bias per class (Alexandari, Kundaje and Shrikumar 2020). The other uses the counts of predicted
+    classes and the confusion matrix on the source rows (Lipton, Wang and Smola 2018), as a maximum likelihood on the
+    simplex. Both assume that rows of a class look alike in both domains: ``reliable`` tests how far that fails, but
+    cannot exclude it.
     """
     require(
         source_probabilities.ndim == 2
@@ -132,7 +132,7 @@ def estimate_label_shift(
 
 
 def _thin(rows: Tensor) -> Tensor:
-    """At most so many rows, evenly spread."""
+    """Return at most ``_MOST_ROWS`` rows, evenly spaced."""
     if len(rows) <= _MOST_ROWS:
         return rows
     return rows[torch.linspace(0, len(rows) - 1, _MOST_ROWS, dtype=torch.float64).round().long()]
@@ -143,9 +143,9 @@ def _total_variation(one: Tensor, other: Tensor) -> float:
 
 
 def _calibrate(p_s: Tensor, y: Tensor, p_t: Tensor) -> tuple[Tensor, Tensor]:
-    """Both domains' probabilities after a temperature and biases that fit the source's labels best, by Newton's method.
+    """Return both domains' probabilities, calibrated by a temperature and biases that Newton's method fits to y.
 
-    The logits scale * log p + bias are linear in what is fitted, and a small penalty holds it at (1, 0).
+    The logits scale * log p + bias are linear in the fitted parameters, which a small penalty pulls to (1, 0).
     """
     logs, logs_t = p_s.clamp_min(_TINIEST).log(), p_t.clamp_min(_TINIEST).log()
     rows, classes = p_s.shape
@@ -182,7 +182,7 @@ def _calibrate(p_s: Tensor, y: Tensor, p_t: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _expectation_maximisation(p: Tensor, prior: Tensor) -> Tensor:
-    """The mix ``[classes]`` under which predictions ``[rows, classes]`` made under a prior are most likely."""
+    """Return the most likely mix ``[classes]``, given predictions ``[rows, classes]`` that were made under a prior."""
     mix = prior
     for _ in range(_ITERATIONS):
         joint = p * torch.where(prior > 0, mix / prior, 0.0)
@@ -194,14 +194,14 @@ def _expectation_maximisation(p: Tensor, prior: Tensor) -> Tensor:
 
 
 def _confusion(guesses: Tensor, y: Tensor, classes: int) -> Tensor:
-    """P(predicted | class), ``[predicted, class]``, each count having half a row more so that none is impossible."""
+    """Return P(predicted | class), ``[predicted, class]``, with half a row added to each class to avoid zeros."""
     counts = torch.bincount(guesses * classes + y, minlength=classes * classes).double().reshape(classes, classes)
     counts = counts + 0.5 / classes
     return counts / counts.sum(dim=0)
 
 
 def _mix_of_counts(counts: Tensor, confusion: Tensor) -> Tensor:
-    """The mix under which counts of predicted classes are most likely, given how classes are predicted."""
+    """Return the most likely mix, given counts of predicted classes and the confusion matrix."""
     share = counts / counts.sum()
     mix = torch.full_like(share, 1.0 / len(share))
     for _ in range(_ITERATIONS):
@@ -213,7 +213,7 @@ def _mix_of_counts(counts: Tensor, confusion: Tensor) -> Tensor:
 
 
 def _interval(p_s: Tensor, y: Tensor, p_t: Tensor) -> tuple[float, float]:
-    """Between which the distance lies when the rows of both domains are drawn again."""
+    """Return the bootstrap interval of the distance, resampling the rows of both domains."""
     if p_s.shape[1] > _MOST_CLASSES:
         return 0.0, 1.0
     generator = torch.Generator().manual_seed(0)
@@ -229,7 +229,7 @@ def _interval(p_s: Tensor, y: Tensor, p_t: Tensor) -> tuple[float, float]:
 
 
 def _columns(x: Tensor) -> Tensor:
-    """As many rows as are looked at, and some of their numbers, evenly spread, ``[rows, numbers]``."""
+    """Return at most ``_MOST_ROWS`` rows and ``_MOST_COLUMNS`` of their numbers, evenly spaced, ``[rows, numbers]``."""
     rows = _thin(x.detach().cpu().flatten(1).double())
     count = rows.shape[1]
     return rows[:, torch.linspace(0, count - 1, min(count, _MOST_COLUMNS), dtype=torch.float64).round().long()]
@@ -252,10 +252,10 @@ def _doubts(p_t: Tensor, counts: Tensor, target: Tensor, by_counts: Tensor, conf
 
 
 def _misfit(source: Tensor, target: Tensor, weights: Tensor) -> float:
-    """How far the target's columns are distributed from those of the source in the estimated mix.
+    """Return how far the distributions of the target's columns are from the source's in the estimated mix.
 
-    source, target: ``[rows, columns]``; weights: of the source's rows, which make the mix. The largest difference of
-    two cumulative distributions over all columns, less what chance explains.
+    source, target: ``[rows, columns]``; weights: of the source's rows, which make the mix. The result is the largest
+    difference of two cumulative distributions over all columns, minus what chance explains.
     """
     weights = weights / weights.sum()
     effective = 1.0 / float(weights.square().sum())

@@ -1,4 +1,4 @@
-"""How well scores rank one class above another, from histograms of them: what is counted at sites adds up."""
+"""How well scores rank one class above another, from histograms of the scores, whose counts add up over sites."""
 
 from __future__ import annotations
 
@@ -12,32 +12,31 @@ from fedmm.core.errors import require
 from fedmm.core.metrics import Seen, uncountable
 
 EXACT = 1e-3
-"""By how much AUROC and average precision may be wrong before rows are counted again in finer bins."""
+"""The largest error of AUROC and average precision that does not require counting again in finer bins."""
 MOST_EDGES = 1 << 17
 _PARTS = 1 << 14
-"""Into so many more the bins are divided at a time, in proportion to their errors."""
+"""About how many bins are added at a time, in proportion to the bins' errors."""
 _INFINITY = 0x7F800000
-"""Its key, the largest."""
+"""The key of infinity, which is the largest."""
 
 
 class Ranking:
     """AUROC, average precision and balanced accuracy of two classes, from counts by class and bin of the score.
 
-    The score of a row is s = logit_1 - logit_0, the log odds of class 1, as the nearest float32 on its side of 0: rows
-    that float32 does not tell apart count as tied. Bins lie between edges, (a, b] of two in a row. Edges are keys,
-    integers in the order of float32: a key is the number of steps from 0 to a score through all float32 between, below
-    0 for scores below 0.
+    The score of a row is s = logit_1 - logit_0, the log odds of class 1, rounded to float32 without crossing 0: rows
+    with the same float32 score count as tied. Bins are intervals (a, b] between consecutive edges. Edges are keys,
+    integers in the order of float32: a key is the number of float32 steps from 0 to a score, negative below 0.
 
-    A pair of rows in one bin counts half for AUROC, and average precision takes the positives of a bin at equal
-    distances among its rows. ``auroc_error`` is half of these pairs, and ``average_precision_error`` by how much
-    average precision can be wrong, whatever the order of the rows in a bin and their ties. Rows of a bin that is one
-    key wide are tied, so that nothing is wrong there. Where an error is above 0.001, :meth:`refined` has edges for
-    another count of the same rows. Balanced accuracy, at s > 0, is exact: 0 is always an edge.
+    A pair of rows in one bin counts half for AUROC, and average precision takes the positives of a bin to be evenly
+    spaced among its rows. ``auroc_error`` is half of these pairs, and ``average_precision_error`` is how far average
+    precision can be off, whatever the order of the rows in a bin and their ties. Rows of a bin that is one key wide are
+    tied, so such a bin has no error. If an error is above 0.001, :meth:`refined` gives edges for another count of the
+    same rows. Balanced accuracy, at s > 0, is exact: 0 is always an edge.
 
-    The sums are the counts of class 0, bin by bin, and then of class 1. Without rows of both, all values are NaN.
+    The sums are the counts of class 0, bin by bin, and then those of class 1. Without rows of both, all values are NaN.
 
-    edges: int64 ``[k]``, of k + 1 bins. By default about 25,000 bins: scores up to 1/16 in 1,024 equal ones, and each
-        factor of 2 from there to 128 in 1,024, on both sides of 0.
+    edges: int64 ``[k]``, of k + 1 bins. By default about 25,000: on both sides of 0, 1,024 equal bins up to 1/16 and
+        1,024 for each factor of 2 from there to 128.
     """
 
     parts: ClassVar[tuple[str, ...]] = (
@@ -53,11 +52,11 @@ class Ranking:
 
     @property
     def bins(self) -> int:
-        """How many there are."""
+        """The number of bins."""
         return len(self.edges) + 1
 
     def with_edges(self, edges: Tensor) -> Ranking:
-        """The same measure from bins between other edges, int32 ``[k]``."""
+        """Return the same metric with other edges, int32 ``[k]``."""
         require(
             edges.dtype == torch.int32 and edges.ndim == 1 and 0 < len(edges) <= MOST_EDGES,
             f"edges must be int32, from 1 to {MOST_EDGES} of them, not {edges.dtype} of shape {tuple(edges.shape)}",
@@ -77,7 +76,7 @@ class Ranking:
         return counts.masked_fill_(s.isnan().any(dim=-1, keepdim=True), torch.nan)
 
     def value(self, sums: Tensor, rows: int) -> Tensor:
-        """The parts, ``[..., 5]``."""
+        """Return the parts, ``[..., 5]``."""
         negative, positive = self._by_class(sums)
         negatives, positives = negative.sum(dim=-1), positive.sum(dim=-1)
         above_0 = self._below_bins(sums.device) >= 0
@@ -87,14 +86,15 @@ class Ranking:
         return torch.where((negatives * positives > 0).unsqueeze(-1), found, torch.nan)
 
     def is_coarse(self, value: Tensor) -> Tensor:
-        """Whether an error of a value ``[..., 5]`` is above 0.001, bool ``[...]``."""
+        """Return whether an error of a value ``[..., 5]`` is above 0.001, bool ``[...]``."""
         return (value[..., 1:4:2] > EXACT).any(dim=-1)
 
     def refined(self, sums: Tensor, rows: int) -> Ranking | None:
-        """The same measure from finer bins where sums ``[k]`` leave errors; None if they are at most 0.001.
+        """Return the metric with finer bins where sums ``[k]`` leave errors above 0.001, or None.
 
-        16,384 parts go to the bins in proportion to their errors, half of them by each error that is above 0.001.
-        Parts of a bin have equally many keys. Edges between bins without rows of class 1 tell nothing and are left out.
+        None means that the errors are small enough, or that there would be too many edges. About 16,384 bins are added
+        in proportion to the bins' errors, half of them by each error that is above 0.001. Parts of a bin have equally
+        many keys. Edges between bins without rows of class 1 carry no information and are dropped.
         """
         negative, positive = self._by_class(sums)
         _, auroc_error, _, average_error = self._by_bin(negative, positive)
@@ -121,33 +121,33 @@ class Ranking:
         return flaw or ("" if float(sums.sum()) == rows else "a row is in no bin, or in two")
 
     def withheld(self, sums: Tensor, least: int) -> Tensor:
-        """The sums without a class that has fewer rows than so many."""
+        """Return the sums without those classes that have fewer than ``least`` rows."""
         return torch.cat(
             [torch.where(own.sum(dim=-1, keepdim=True) >= least, own, 0.0) for own in self._by_class(sums)], dim=-1
         )
 
     def rows_by_class(self, sums: Tensor) -> tuple[int, int]:
-        """How many rows of class 0 and of class 1 are in sums ``[k]``."""
+        """Return the numbers of rows of class 0 and of class 1 in sums ``[k]``."""
         negatives, positives = (int(own.sum().nan_to_num()) for own in self._by_class(sums))
         return negatives, positives
 
     def _by_class(self, sums: Tensor) -> tuple[Tensor, Tensor]:
-        """Counts of class 0 and of class 1, ``[..., bins]``."""
+        """Return the counts of class 0 and of class 1, ``[..., bins]``."""
         return sums[..., : self.bins], sums[..., self.bins :]
 
     def _edges_on(self, device: torch.device) -> Tensor:
         return _first_edges(device) if self._edges is None else self._edges.to(device)
 
     def _below_bins(self, device: torch.device) -> Tensor:
-        """The edge below each bin, ``[bins]``."""
+        """Return the edge below each bin, ``[bins]``."""
         return torch.nn.functional.pad(self._edges_on(device), (1, 0), value=-_INFINITY - 1)
 
     def _widths(self, device: torch.device) -> Tensor:
-        """How many keys are in each bin, ``[bins]``."""
+        """Return the number of keys in each bin, ``[bins]``."""
         return torch.nn.functional.pad(self._edges_on(device), (0, 1), value=_INFINITY) - self._below_bins(device)
 
     def _by_bin(self, negative: Tensor, positive: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """AUROC and average precision from counts ``[..., bins]``, each with its error, as sums over bins."""
+        """Return AUROC and average precision, each with its error, from counts ``[..., bins]``, as terms to sum."""
         pairs = negative.sum(dim=-1, keepdim=True) * positive.sum(dim=-1, keepdim=True)
         tied = self._widths(negative.device) == 1
         below = negative.cumsum(dim=-1) - negative
@@ -165,27 +165,27 @@ def _first_edges(device: torch.device) -> Tensor:
 
 
 def _keys(s: Tensor) -> Tensor:
-    """The keys of scores, float64, as int64; that of NaN is beyond the others."""
+    """Return the keys of scores, float64, as int64; that of NaN is beyond all others."""
     bits = s.float().view(torch.int32).long()
     keys = torch.where(bits < 0, -(bits & 0x7FFFFFFF), bits)
     return torch.where(keys == 0, s.sign().long(), keys)
 
 
 def _average_precision(positive: Tensor, negative: Tensor, tied: Tensor) -> tuple[Tensor, Tensor]:
-    """Average precision from counts ``[..., bins]``, and by how much it can be wrong, both as sums over bins.
+    """Return average precision and how far it can be off, from counts ``[..., bins]``, as terms to be summed over bins.
 
-    tied: ``[bins]``, in which all rows are.
+    tied: ``[bins]``, whether all rows of a bin are tied.
 
-    With A positives and B rows above a bin, and its n negatives evenly among its p positives, the precision at the k-th
-    of them is (A + k) / (B + r k) with r = 1 + n / (p + 1). It is least, (A + k) / (B + n + k), with all n before them,
-    and most, (A + p) / (B + p), where the positives are first and tied. It is (A + p) / (B + p + n) of each if all rows
-    are tied. Sums over k are differences of digammas.
+    With A positives and B rows above a bin, and its n negatives spread evenly among its p positives, the precision at
+    the k-th positive is (A + k) / (B + r k) with r = 1 + n / (p + 1). It is lowest, (A + k) / (B + n + k), if all
+    negatives come first, and highest, (A + p) / (B + p), if the positives come first and are tied. If all rows are
+    tied, it is (A + p) / (B + p + n) for each. Sums over k are differences of digamma functions.
     """
     A, B = (each.flip(-1).cumsum(dim=-1).flip(-1) - each for each in (positive, positive + negative))
     r = 1.0 + negative / (positive + 1.0)
 
     def summed(first: Tensor, step: Tensor | float) -> Tensor:
-        """The sum over k of (A + k) / (first + step k)."""
+        """Return the sum over k of (A + k) / (first + step k)."""
         harmonic = torch.digamma(first / step + positive + 1.0) - torch.digamma(first / step + 1.0)
         several = positive / step + (A - first / step) / step * harmonic
         return torch.where(positive > 1, several, positive * (A + 1.0) / (first + step))

@@ -1,6 +1,6 @@
-"""Two classes over all thresholds of a score: ROC, precision against recall and the areas under them, from all rows.
+"""ROC and precision-recall curves of two classes and the areas under them, from the scores of all rows.
 
-:mod:`fedmm.core.signals.ranking` has the areas from histograms, which sites may send.
+:mod:`fedmm.core.signals.ranking` computes the areas from histograms, which sites may send.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ _MOST_POINTS = 200
 
 @dataclass(frozen=True)
 class Curves:
-    """Over the thresholds for the second of two classes, from the strictest on; at most 200 points each.
+    """Curves over the thresholds for the second of two classes, strictest first; at most 200 points each.
 
-    roc: false and true positive rate. precision_recall: recall and precision, where recall rises. thresholds: the
-    log odds of the latter.
+    roc: false and true positive rate. precision_recall: recall and precision wherever recall rises, and at the last
+    threshold. thresholds: the probabilities of the latter.
     """
 
     roc: tuple[tuple[float, float], ...]
@@ -31,9 +31,9 @@ class Curves:
 
 @dataclass(frozen=True, eq=False)
 class Thresholds:
-    """The distinct scores from the highest on, and how many rows of either class have each or a higher one.
+    """The distinct scores, highest first, and how many rows of each class have at least that score.
 
-    scores: float64 ``[k]``; true: int64 ``[k]``, rows of class 1; false: int64 ``[k]``, rows of class 0.
+    scores: log odds, float64 ``[k]``; true: int64 ``[k]``, rows of class 1; false: int64 ``[k]``, rows of class 0.
     """
 
     scores: Tensor
@@ -42,7 +42,7 @@ class Thresholds:
 
     @classmethod
     def count(cls, y: Tensor, s: Tensor) -> Thresholds:
-        """Labels 0 or 1 ``[rows]``, with rows of both, and scores float64 ``[rows]``, none of them NaN."""
+        """Count labels y, 0 or 1 ``[rows]`` and both present, by log odds s, float64 ``[rows]`` without NaN."""
         scores, place = s.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         true, false = (
             torch.bincount(place[y == label], minlength=len(scores)).flip(0).cumsum(dim=0) for label in (1, 0)
@@ -65,9 +65,9 @@ class Thresholds:
         return int((above * self.false.diff(prepend=self.false.new_zeros(1))).sum()) / (2 * pairs)
 
     def partial_auroc(self, max_fpr: float) -> float:
-        """The area under the ROC curve up to a false positive rate, in (0, 1], standardised (McClish, 1989).
+        """Return the area under the ROC curve up to ``max_fpr``, in (0, 1], standardised (McClish, 1989).
 
-        1 for a perfect order, and 1/2 for one by chance, whatever the rate. The curve is straight between thresholds.
+        It is 1 for a perfect ranking and 1/2 for a random one. The curve is linear between thresholds.
         """
         start = self.false.new_zeros(1)
         x, y = (torch.cat([start, counts]).double() / counts[-1] for counts in (self.false, self.true))
@@ -82,7 +82,7 @@ class Thresholds:
 
     @property
     def average_precision(self) -> float:
-        """The sum over thresholds of precision times the rise of recall."""
+        """The sum over thresholds of precision times the increase in recall."""
         found = self.true.diff(prepend=self.true.new_zeros(1))
         return float((found * self._precision).sum()) / self.positives
 
@@ -91,7 +91,7 @@ class Thresholds:
         return self.true.double() / (self.true + self.false)
 
     def curves(self) -> Curves:
-        """The corners of the ROC curve, and precision wherever recall rises and at the last threshold, thinned."""
+        """Return the ROC curve at its corners, and precision where recall rises and at the last threshold, thinned."""
         x, y = (torch.cat([counts.new_zeros(1), counts]) for counts in (self.false, self.true))
         dx, dy = x.diff(), y.diff()
         ends = torch.ones(1, dtype=torch.bool, device=x.device)
@@ -102,11 +102,16 @@ class Thresholds:
         rates = x[corners].double() / self.negatives, y[corners].double() / self.positives
         found = self.true[rises].double() / self.positives, self._precision[rises]
         roc, precision_recall = (tuple(zip(*(part.tolist() for part in pair), strict=True)) for pair in (rates, found))
-        return Curves(roc, precision_recall, tuple(self.scores[rises].tolist()))
+        return Curves(roc, precision_recall, tuple(self.scores[rises].sigmoid().tolist()))
+
+
+def to_probability(log_odds: float | None) -> float | None:
+    """The probability of these log odds; None of none."""
+    return None if log_odds is None else float(torch.tensor(log_odds, dtype=torch.float64).sigmoid())
 
 
 def _thin_out(kept: Tensor) -> Tensor:
-    """Places of the true ones, int64, at most 200 of them with the first and the last."""
+    """Return the places of the true entries, int64: at most 200 of them, including the first and the last."""
     places = kept.nonzero().flatten()
     few = torch.linspace(0, len(places) - 1, min(len(places), _MOST_POINTS), dtype=torch.float64)
     return places[few.round().long().to(places.device)]
@@ -115,10 +120,10 @@ def _thin_out(kept: Tensor) -> Tensor:
 def count_groups(
     names: Sequence[str], place: Tensor, y: Tensor, predicted: Tensor, s: Tensor | None = None
 ) -> list[GroupCounts]:
-    """What is counted of each group that has rows, in the order of their names.
+    """Return the counts of each group that has rows, in the order of the names.
 
-    place: int64 ``[rows]``, the group of each row among the names; y, predicted: classes ``[rows]``. s: of two classes,
-    the scores of the second, float64 ``[rows]``; a group has an AUROC if it has both and no score of it is NaN.
+    place: int64 ``[rows]``, the position of each row's group in ``names``; y, predicted: classes ``[rows]``. s: for two
+    classes, the scores of the second, float64 ``[rows]``; a group has an AUROC if it has both classes and no NaN score.
     """
     found = []
     for number, name in enumerate(names):

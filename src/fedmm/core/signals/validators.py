@@ -1,4 +1,4 @@
-"""By what a model can be chosen, and the one rule on whether an adapted one may be believed to be the better."""
+"""Validators for choosing a model, and the one rule on whether an adapted model may be trusted over source only."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from fedmm.core.signals.label_shift import LabelShift  # needs torch, which reports do without
 
 ORACLE = "oracle_"
-"""What the name of a choice with target labels begins with, and of every file and key that comes of it."""
+"""Prefix of the names of all validators, files and keys that depend on target labels."""
 
 
 @dataclass(frozen=True)
 class Validator:
-    """A criterion of choice.
+    """A criterion for choosing a model.
 
-    column: of the history. higher: whether more is better. needs: what must be there. sends: what leaves a client.
-    reference: where it is from. oracle: whether it looks at target labels, which nobody has who needs to choose.
+    column: of the history. higher: whether higher is better. needs: what it requires. sends: what leaves a client.
+    reference: its origin. oracle: whether it uses target labels, which are unavailable in practice.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Validator:
     oracle: bool = False
 
     def better(self, value: float, than: float | None, by: float = 0.0) -> bool:
-        """Whether a value is better than another, by more than so much; any number is better than none."""
+        """Return whether a value is better than another by more than ``by``; any finite number is better than None."""
         if not math.isfinite(value):
             return False
         return than is None or ((value - than) if self.higher else (than - value)) > by
@@ -114,11 +114,11 @@ METRICS: dict[str, tuple[str, ...]] = {
     "auc": ("validation_auroc", "validation_average_precision"),
     "worst_site": ("validation_worst_accuracy", "validation_accuracy", "source_risk"),
 }
-"""What a model of labelled rows alone may be good at, and the validators that say so: the next if one is even."""
+"""For models of labelled rows only: by metric, the validators that measure it, each next one to break ties."""
 
 
 def validator(name: str, option: str) -> Validator:
-    """The validator of that name, for an option such as ``best_by``; a choice with target labels must say so."""
+    """Return the validator of that name for an option such as ``best_by``; one that uses target labels must say so."""
     if name in VALIDATORS:
         return VALIDATORS[name]
     oracle = next(
@@ -132,26 +132,26 @@ def validator(name: str, option: str) -> Validator:
 
 
 BELIEVED = ("target_information", "target_bnm")
-"""Validators without target labels that told the better of two settings at least weakly: docs/choosing.md."""
+"""Label-free validators that were at least weakly able to tell the better of two settings: docs/choosing.md."""
 FEWEST_SEEDS = 3
-"""Of each method, below which a difference is not judged."""
+"""The number of seeds of each method below which a difference is not judged."""
 SUPPORTED = "the evidence supports adapting"
 NOT_SUPPORTED = "the evidence does not support adapting"
 CANNOT_JUDGE = "whether adapting helps cannot be judged"
 ALONE = "this run alone cannot tell whether adapting helped over source only"
-"""In place of a verdict if there is nothing to compare with."""
+"""In place of a verdict, if there is nothing to compare with."""
 RULE = (
     "take source only unless the evidence supports adapting: a label shift that is estimated to be small, a source "
     f"risk that is no worse, and a higher {' and '.join(BELIEVED)} in {FEWEST_SEEDS} seeds or more"
 )
-"""The rule in words, the same wherever it is told."""
+"""The rule in words, the same wherever it is shown."""
 _RISK_SLACK = 0.1
-"""By which share of itself a source risk may be higher and still be called no worse."""
+"""The relative increase of a source risk that still counts as no worse."""
 
 
 @dataclass(frozen=True)
 class Signals:
-    """What is known of a method without labels of the target.
+    """What is known about a method without target labels.
 
     validators: by name (a key of ``VALIDATORS``), the value of every seed's model.
     source_risk: the same of the mean loss on labelled source rows set aside; empty if there are none.
@@ -163,20 +163,20 @@ class Signals:
 
 @dataclass(frozen=True)
 class Verdict:
-    """supported: whether the evidence supports adapting; None if it cannot be judged. sentence: that, and why."""
+    """supported: whether the evidence supports adapting, None if it cannot be judged; sentence: that, with reasons."""
 
     supported: bool | None
     sentence: str
 
 
 def judge_adaptation(source_only: Signals, adapted: Signals, shift: LabelShift | None) -> Verdict:
-    """Judge by the rule whether an adapted model may be believed to be better than the source-only one.
+    """Judge by the rule whether an adapted model may be trusted to be better than the source-only one.
 
     shift: as estimated with a source-only model, since an adapted one was trained to see the source's class mix; None
-    where it was not estimated.
+    if it was not estimated.
 
-    One reason against is enough for "not supported"; "supported" needs everything that the rule asks for; and where
-    something of that is missing, or the class mix can only be estimated roughly, it cannot be judged.
+    One reason against is enough for "not supported", and "supported" needs everything that the rule asks for. If some
+    of that is missing, or a label shift that is not small can only be estimated roughly, it cannot be judged.
     """
     against, missing = [], []
     if shift is None:

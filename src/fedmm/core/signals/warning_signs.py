@@ -1,4 +1,4 @@
-"""What a run's own history says against its model, without a second run and without labels of the target."""
+"""Warning signs in a run's own history, without a second run and without target labels."""
 
 from __future__ import annotations
 
@@ -6,20 +6,20 @@ import math
 from collections.abc import Mapping, Sequence
 
 NEAR_ZERO = 0.05
-"""Of the most that target_information can be, the logarithm of the number of classes."""
+"""The share of the maximum of target_information, log(classes), below which it is near 0."""
 FALLEN = 0.5
-"""Of its best, below which target_information has fallen far."""
+"""The share of its best value below which target_information has collapsed."""
 _RISEN, _RISEN_BY = 2.0, 0.1
-"""How many times its best, and by how many nats, source_risk must be higher to have risen far."""
+"""By what factor and by how many nats source_risk must exceed its best value to be a warning sign."""
 
 Measured = Sequence[tuple[int, float]]
-"""Rounds and values, in order."""
+"""(round, value) pairs in order."""
 
 
 def find_warning_signs(history: Mapping[str, Measured], classes: int, shift: Mapping[str, object] | None) -> list[str]:
-    """Signs that a run went wrong, each as a part of a sentence; none is no proof that it went well.
+    """Return signs that a run went wrong, each a part of a sentence; none is no proof that it went well.
 
-    history: by column. shift: the estimate of label shift in the run's summary.
+    history: values by column. shift: the label shift estimate in the run's summary.
     """
     return [
         *_information(history.get("target_information", ()), classes),

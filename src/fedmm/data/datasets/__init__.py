@@ -1,1 +1,1 @@
-"""The data sets that an experiment can name, one in each file."""
+"""The built-in data sets, one module each."""

@@ -1,4 +1,4 @@
-"""Your own arrays: rows of both domains in .npz archives."""
+"""Users' own arrays: rows of both domains in .npz archives."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedmm.data.splitting import build_pair, require_shares, split_rows
 
 _NAMES = "class_names"
 _SAME = 1e-7
-"""Of a mean, what a deviation is at least, where numbers differ at all in float32."""
+"""Relative deviation below which float32 numbers count as constant; see :meth:`Standardiser.fit`."""
 _KEYS = (
     "source_x", "source_y", "source_site", "target_x", "target_y", "target_site", "target_test_x", "target_test_y",
     _NAMES,
@@ -28,19 +28,19 @@ _KEYS = (
 
 @dataclass(frozen=True)
 class Arrays:
-    """Rows of two domains from NumPy archives: bytes as they are, other numbers as float32.
+    """Rows of two domains from NumPy archives: uint8 as it is, other numbers as float32.
 
-    file: an archive with ``source_x``, ``source_y`` and ``target_x``; and, where there are such, ``target_y``,
-        ``target_test_x`` and ``target_test_y``, ``source_site`` and ``target_site``, ``class_names``.
-    source, target, target_test: instead of it an archive for each, with ``x``, ``y`` and ``site``; the source's may
-        hold ``class_names``, and the target's may be a .npy file of rows alone.
-    layout: where the channels of pictures ``[rows, ., ., .]`` are; ``auto`` finds the side of 1 or 3.
-    standardise: rows ``[rows, numbers]`` that are no bytes become (x - mean) / deviation, number by number; as in a
-        table, by sums over the training rows.
-    held_out: the share of every class of the source that is not trained on, to choose hyperparameters and test by.
-    target_held_out: the share of the target's labelled rows that is for testing alone; with 0 all rows of the target
-        are trained on, without their labels, and the labelled ones are tested on.
-    seed: which are held out.
+    file: an archive with ``source_x``, ``source_y`` and ``target_x``; optionally ``target_y``, ``target_test_x`` and
+        ``target_test_y``, ``source_site`` and ``target_site``, ``class_names``.
+    source, target, target_test: instead of it one archive each, with ``x``, ``y`` and ``site``; the source's may hold
+        ``class_names``, and the target's may be a .npy file of rows alone.
+    layout: where pictures ``[rows, ., ., .]`` have their channels; ``auto`` finds the side of 1 or 3.
+    standardise: rows ``[rows, numbers]`` other than uint8 become (x - mean) / deviation, number by number; as for
+        tables, from sums over the training rows.
+    held_out: the share of every source class that is kept from training, to choose hyperparameters and test by.
+    target_held_out: the share of the target's labelled rows kept for testing; 0 trains on all target rows, without
+        their labels, and tests on the labelled ones.
+    seed: selects the rows held out.
     """
 
     name: ClassVar[str] = "arrays"
@@ -104,7 +104,7 @@ class Arrays:
         )
 
     def _read(self) -> tuple[dict[str, Array], dict[str, str]]:
-        """The arrays by the names they have in one archive, and what each is called in messages."""
+        """Return the arrays by their names in a single archive, and each one's name in messages."""
         parts = {"source": self.source, "target": self.target, "target_test": self.target_test}
         require(
             bool(self.file) != any(parts.values()),
@@ -168,7 +168,7 @@ def _labels(kind: ArrayInput, arrays: dict[str, Array], where: dict[str, str], p
 def _sites(
     arrays: dict[str, Array], where: dict[str, str], source: int, target: int
 ) -> tuple[list[str], list[str]] | None:
-    """The site's name of every row of the source and of the target; None if nothing says so."""
+    """Return the site of every source and target row; None if the arrays do not name sites."""
     wanted = {"source_site": source, "target_site": target}
     given = [name for name in wanted if name in arrays]
     if not given:

@@ -1,4 +1,4 @@
-"""scikit-learn's scanned digits as two domains: a turned scanner, or digits blended with photographs."""
+"""scikit-learn's scanned digits as two domains: rotated, or blended with photographs."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from fedmm.core.validation import at_least, one_of, within
 from fedmm.data.domains import DomainPair, Labelled
 
 DIGITS = 1797
-"""How many digits scikit-learn holds."""
+"""The number of digits in scikit-learn."""
 
 TURN = 15.0
 """Largest rotation of a copy, in degrees."""
@@ -36,14 +36,14 @@ _OPTIONS_OF = {"turned": ("angle",), "blended": ("size", "copies")}
 
 @dataclass(frozen=True)
 class Digits:
-    """Both domains hold the same training digits and the same test digits; only how they are seen differs.
+    """Both domains show the same training digits and the same test digits; only their appearance differs.
 
     kind: ``turned``, x ``[rows, 1, 8, 8]``: the target is turned anticlockwise by ``angle`` degrees.
-        ``blended``, x ``[rows, 3, size, size]``, a small MNIST-M: each training digit at ``copies`` random poses and
-        each test digit at one; the source shows it in grey, the target as |patch of a photograph - digit|.
+        ``blended``, x ``[rows, 3, size, size]``, a small MNIST-M: each training digit in ``copies`` random poses and
+        each test digit in one; the source shows it in grey, the target as |patch of a photograph - digit|.
     test_rows: digits kept for testing; no copy of them is in the training rows.
-    validation_rows: more digits kept out of training, seen as the source does: hyperparameters may be chosen by them.
-    seed: which digits are kept, and the poses and patches.
+    validation_rows: further digits kept from training, shown as in the source, to choose hyperparameters by.
+    seed: selects the digits kept, the poses and the patches.
 
     All x are float32 in [0, 1].
     """
@@ -65,12 +65,12 @@ class Digits:
         at_least("test_rows", self.test_rows, 1)
         at_least("validation_rows", self.validation_rows, 0)
         require(
-            self.test_rows < DIGITS, f"test_rows must be below {DIGITS}, all the digits there are, not {self.test_rows}"
+            self.test_rows < DIGITS, f"test_rows must be below {DIGITS}, the number of digits, not {self.test_rows}"
         )
         left = DIGITS - self.test_rows
         require(
             self.validation_rows < left,
-            f"validation_rows must be below {left}, what test_rows leaves, not {self.validation_rows}",
+            f"validation_rows must be below {left}, the digits left by test_rows, not {self.validation_rows}",
         )
         at_least("seed", self.seed, 0)
         at_least("size", self.size, 8)
@@ -121,7 +121,7 @@ class Digits:
 
 
 def scans() -> tuple[Tensor, Tensor]:
-    """scikit-learn's digits: float32 ``[1797, 1, 8, 8]`` in [0, 1], and int64 labels ``[1797]``."""
+    """Return scikit-learn's digits: float32 ``[1797, 1, 8, 8]`` in [0, 1], and int64 labels ``[1797]``."""
     from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import
 
     bunch = load_digits()
@@ -129,9 +129,9 @@ def scans() -> tuple[Tensor, Tensor]:
 
 
 def pose_images(images: Tensor, position: Tensor, *, size: int, seed: int) -> Tensor:
-    """Each image ``[rows, 1, h, w]`` at its own small rotation, shift and scale, as ``[rows, 1, size, size]``.
+    """Give each image ``[rows, 1, h, w]`` a small random rotation, shift and scale: ``[rows, 1, size, size]``.
 
-    position: int64 ``[rows]``, what the row's pose is drawn for.
+    position: int64 ``[rows]``, the index that each row's pose is drawn for.
     """
 
     def draw(what: str, low: float, high: float) -> Tensor:
@@ -140,16 +140,16 @@ def pose_images(images: Tensor, position: Tensor, *, size: int, seed: int) -> Te
     turn = draw("turn", -math.radians(TURN), math.radians(TURN))
     across, down, scale = draw("across", -SHIFT, SHIFT), draw("down", -SHIFT, SHIFT), draw("scale", *SCALE)
     cos, sin = turn.cos() / scale, turn.sin() / scale
-    # affine_grid wants the inverse map, from a place in the new image to the place it shows.
+    # affine_grid takes the inverse map, from output to input coordinates.
     rows = [cos, -sin, -(cos * across - sin * down), sin, cos, -(sin * across + cos * down)]
     grid = affine_grid(torch.stack(rows, dim=-1).reshape(-1, 2, 3), [len(images), 1, size, size], align_corners=False)
     return grid_sample(images, grid, align_corners=False).clamp(0.0, 1.0)
 
 
 def patches(photographs: Tensor, position: Tensor, *, size: int, seed: int) -> Tensor:
-    """A random square of a random photograph for each row: float32 ``[rows, 3, size, size]`` in [0, 1].
+    """Cut a random square of a random photograph for each row: float32 ``[rows, 3, size, size]`` in [0, 1].
 
-    photographs: uint8 ``[n, h, w, 3]``. position: int64 ``[rows]``, what the row's patch is drawn for.
+    photographs: uint8 ``[n, h, w, 3]``. position: int64 ``[rows]``, the index that each row's patch is drawn for.
     """
 
     def draw(what: str, choices: int) -> Tensor:
@@ -163,7 +163,7 @@ def patches(photographs: Tensor, position: Tensor, *, size: int, seed: int) -> T
 
 
 def photographs() -> Tensor:
-    """The two photographs that ship inside scikit-learn: uint8 ``[2, 427, 640, 3]``."""
+    """Return the two photographs that ship with scikit-learn: uint8 ``[2, 427, 640, 3]``."""
     from sklearn.datasets import load_sample_images  # noqa: PLC0415 - slow to import
 
     try:

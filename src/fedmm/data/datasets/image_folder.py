@@ -1,4 +1,4 @@
-"""Your own pictures: a folder with a folder of pictures for each class, for each domain."""
+"""Users' own pictures: for each domain, a folder with one folder of pictures per class."""
 
 from __future__ import annotations
 
@@ -22,22 +22,22 @@ from fedmm.data.splitting import build_pair, split_rows
 from fedmm.data.transforms import CropAndFlip
 
 _FEWEST = 3
-"""Pictures of a class that a preview holds, where there are so many."""
+"""The least number of pictures per class in a preview, if the class has as many."""
 
 
 @dataclass(frozen=True)
 class ImageFolder:
     """Pictures of two domains, uint8 ``[rows, 3, size, size]``; hidden files are skipped.
 
-    source: a folder with one folder of pictures for each class.
-    target: the same; or a folder of pictures whose classes are not known.
-    target_test: a folder like the source's to test on; without it the target's own pictures are, where their classes
+    source: a folder with one folder of pictures per class.
+    target: the same; or a folder of pictures of unknown class.
+    target_test: a folder like the source's to test on; without it, tests use the target's own pictures if their classes
         are known.
-    sites: instead of source and target, a folder with such a folder for each site. target_sites: those that are the
-        target; sites whose pictures lie in no class folder are too. A site of the source may lack classes.
+    sites: instead of source and target, a folder with such a folder per site. target_sites: those in the target;
+        sites with pictures outside class folders always are. A source site may lack classes.
     image_size, stored_size, held_out, seed: as in Office-31.
     augment: False shows the centre of every picture in training too.
-    skip_bad: leave out files that cannot be read as pictures; else they are refused, all by name.
+    skip_bad: leave out files that cannot be read as pictures; otherwise raise an error that names them.
     """
 
     name: ClassVar[str] = "image_folder"
@@ -62,11 +62,11 @@ class ImageFolder:
         flag("augment", self.augment)
         flag("skip_bad", self.skip_bad)
         at_least("seed", self.seed, 0)
-        require(not self.target_sites or bool(self.sites), "target_sites needs sites, the folder that they are in")
+        require(not self.target_sites or bool(self.sites), "target_sites needs sites, the folder that contains them")
 
     def load(self) -> DomainPair:
         if self.sites:
-            require(not (self.source or self.target), "sites stands instead of source and target; leave them out")
+            require(not (self.source or self.target), "sites replaces source and target; leave those two out")
             return self._load_sites(folders_of_sites(Path(self.sites).expanduser()))
         source, target = _found("source", self.source), _found("target", self.target)
         test = _found("target_test", self.target_test) if self.target_test else None
@@ -93,10 +93,8 @@ class ImageFolder:
             name: folder for name, folder in folders.items() if name in self.target_sites or not folder.class_names
         }
         source = {name: folder for name, folder in folders.items() if name not in target}
-        require(
-            bool(source), f"{self.sites} has no site of the source: one with class folders that target_sites leaves out"
-        )
-        require(bool(target), f"{self.sites} has no site of the target; name one, or more, as target_sites")
+        require(bool(source), f"{self.sites} has no source site: one with class folders that is not in target_sites")
+        require(bool(target), f"{self.sites} has no target site; name at least one in target_sites")
         classes = tuple(sorted({label for own in source.values() for label in own.class_names}))
         for name, own in target.items():
             for label in own.class_names:
@@ -115,7 +113,7 @@ class ImageFolder:
         test: ClassFolders | None,
         classes: tuple[str, ...],
     ) -> DomainPair:
-        """The pair of folders by site; test: pictures of the target that are for testing alone."""
+        """Build the pair from folders by site; test: target pictures for testing only."""
         several = [*here.values(), *there.values(), *([] if test is None else [test])]
         read, notes = read_folders(several, self.stored_size, skip_bad=self.skip_bad)
         prepared = ImageInput(classes, self.stored_size, 0 if self.augment else self.image_size)
@@ -146,9 +144,9 @@ class ImageFolder:
 
     @contextmanager
     def preview(self, most: int) -> Iterator[Preview]:
-        """The data set itself or, where it has more than ``most`` pictures, one of evenly spread ones.
+        """Yield the data set itself or, if it has more than ``most`` pictures, one with an evenly spread sample.
 
-        The files of the smaller one are links in a folder that is gone afterwards.
+        Its files are links in a temporary folder, and each folder keeps at least three pictures if it has them.
         """
         by_option = {option: self._pictures(option) for option in self.paths if getattr(self, option)}
         total = sum(len(files) for groups in by_option.values() for files in groups)
@@ -167,7 +165,7 @@ class ImageFolder:
             yield Preview(replace(self, **linked), kept, total)
 
     def _pictures(self, option: str) -> list[list[Path]]:
-        """The files below the folder that an option names, those of one folder together."""
+        """Return the files below an option's folder, grouped by parent folder."""
         root = Path(getattr(self, option)).expanduser()
         groups: dict[Path, list[Path]] = defaultdict(list)
         for site, folders in (folders_of_sites(root) if option == "sites" else {"": found_in(root)}).items():
@@ -188,7 +186,7 @@ def _link(root: Path, folder: Path, files: Sequence[Path]) -> None:
 
 
 def _join_sites(parts: Mapping[str, Labelled]) -> tuple[Labelled, list[str]]:
-    """The rows of several sites, and the site's name of each."""
+    """Concatenate the rows of several sites; also return each row's site."""
     names = [name for name, part in parts.items() for _ in part.y]
     if len(parts) == 1:
         return next(iter(parts.values())), names
@@ -202,12 +200,12 @@ def _found(option: str, folder: str) -> ClassFolders:
 
 
 def choose_view(image_size: int, *, augment: bool) -> View:
-    """How stored squares are shown: cut out at random in training, or as they are."""
+    """Return how stored squares are shown: randomly cropped in training, or unchanged."""
     return CropAndFlip(image_size) if augment else WholeRows()
 
 
 def require_sizes(image_size: int, stored_size: int, held_out: float) -> None:
-    """Refuse what no data set of pictures can do."""
+    """Raise FedmmError for sizes and shares that no data set of pictures supports."""
     at_least("image_size", image_size, 1)
     at_least("stored_size", stored_size, 1)
     require(

@@ -24,13 +24,13 @@ from fedmm.data.tensor_files import load_cached
 
 SIDE = 28
 VALIDATION_ROWS = 5000
-"""MNIST's first training digits, kept to choose hyperparameters by."""
+"""MNIST's first training digits, kept for choosing hyperparameters."""
 
 _RECIPE = 1
-"""Counts up whenever the same options would give other pixels."""
+"""Increase this whenever the same options would produce other pixels."""
 
 _BYTE_CODE = 0x08
-"""The type code of unsigned bytes in idx files, the only one MNIST has."""
+"""The type code of unsigned bytes in idx files; MNIST has no other."""
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -39,10 +39,10 @@ _Bytes = npt.NDArray[np.uint8]
 class MnistM:
     """Both domains hold the same digits, uint8 ``[rows, 3, 28, 28]``; the target shows |patch of a photograph - digit|.
 
-    train_rows: the first so many of MNIST's training digits after the 5,000 of ``source_validation``.
-    test_rows: the first so many of MNIST's test digits.
-    digits: ``binarised``, as in the paper's program: any ink is white; ``grey``, as Ganin et al. made it.
-    seed: which patches.
+    train_rows: how many of MNIST's training digits to use, after the first 5,000, which are ``source_validation``.
+    test_rows: how many of MNIST's test digits to use, from the first.
+    digits: ``binarised``, as in the paper's program: any ink is white; ``grey``, as in Ganin et al.
+    seed: selects the patches.
     """
 
     name: ClassVar[str] = "mnist_m"
@@ -93,10 +93,10 @@ def _target(made: dict[str, Tensor], part: str, rows: slice) -> Labelled:
 
 
 def blend_digits(mnist: Source, photographs: Source, *, digits: str, seed: int) -> dict[str, Tensor]:
-    """All digits of both of MNIST's parts, all uint8.
+    """Return all digits of MNIST's two parts, as uint8 tensors.
 
     For each part, ``train`` and ``test``: ``_digit [n, 28, 28]``, ``_blend [n, 3, 28, 28]`` and ``_y [n]``.
-    Files are refused if their checksum is not the source's.
+    Raise FedmmError if a file's checksum is wrong.
     """
     pictures_folder = photographs.folder("mnist_m")
     read = read_mnist(mnist, "mnist_m")
@@ -113,9 +113,9 @@ def blend_digits(mnist: Source, photographs: Source, *, digits: str, seed: int) 
 
 
 def read_mnist(mnist: Source, data_set: str) -> dict[str, tuple[_Bytes, _Bytes]]:
-    """The digits ``[n, 28, 28]`` and labels ``[n]`` of MNIST's parts, ``train`` and ``test``.
+    """Read the digits ``[n, 28, 28]`` and labels ``[n]`` of MNIST's parts, ``train`` and ``test``.
 
-    data_set: for which they are read.
+    data_set: the data set that needs them, for error messages.
     """
     folder = mnist.folder(data_set)
     content = {file.path: read_file(folder, file) for file in mnist.editions[0].files}
@@ -135,7 +135,7 @@ def read_mnist(mnist: Source, data_set: str) -> dict[str, tuple[_Bytes, _Bytes]]
 
 
 def read_idx(packed: bytes, dimensions: int, what: str) -> _Bytes:
-    """The array of a gzipped idx file of bytes with so many dimensions; a file that is not one is refused by name."""
+    """Read a gzipped idx file of bytes with ``dimensions`` dimensions; raise FedmmError if it is not one."""
     try:
         content = gzip.decompress(packed)
     except (OSError, EOFError, zlib.error) as problem:
@@ -156,9 +156,9 @@ def read_idx(packed: bytes, dimensions: int, what: str) -> _Bytes:
 
 
 def _blend(images: _Bytes, pictures: list[_Bytes], part: int) -> _Bytes:
-    """|patch - digit| of digits ``[n, 28, 28]``, each with a random patch of a random picture: ``[n, 3, 28, 28]``.
+    """Blend digits ``[n, 28, 28]`` with random patches of random pictures: |patch - digit|, ``[n, 3, 28, 28]``.
 
-    pictures: ``[h, w, 3]`` each. part: the key; what a digit is blended with depends on it and the digit's place alone.
+    pictures: ``[h, w, 3]`` each. part: the random key; a digit's patch depends only on it and on the digit's index.
     """
 
     def draw(what: str) -> npt.NDArray[np.int64]:
@@ -171,6 +171,6 @@ def _blend(images: _Bytes, pictures: list[_Bytes], part: int) -> _Bytes:
         windows = sliding_window_view(picture, (SIDE, SIDE), axis=(0, 1))
         patches = windows[down[rows] % windows.shape[0], right[rows] % windows.shape[1]]
         digit = images[rows, None]
-        # The larger less the smaller: bytes have no sign.
+        # Maximum minus minimum, since bytes are unsigned.
         blend[rows] = np.maximum(patches, digit) - np.minimum(patches, digit)
     return blend

@@ -1,4 +1,4 @@
-"""Two moons, the smallest picture of a domain shift: the target is the source turned about its centre."""
+"""Two moons, a minimal example of domain shift: the target is the source rotated about its centre."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedmm.core.validation import at_least, not_negative, within
 from fedmm.data.domains import DomainPair, Labelled
 
 CENTRE = (0.5, 0.25)
-"""The point about which the two moons of scikit-learn are mirror images."""
+"""The point about which scikit-learn's two moons are mirror images."""
 
 _MOST_ROWS = 100_000_000
 
@@ -24,8 +24,8 @@ _MOST_ROWS = 100_000_000
 class Moons:
     """x ``[rows, 2]`` float32, centred; the target is turned anticlockwise by ``angle`` degrees.
 
-    rows: training rows of each domain; test_rows: test rows of each. All are draws of their own.
-    validation_rows: source rows that are neither trained on nor tested: settings may be chosen by them.
+    rows: training rows per domain; test_rows: test rows per domain. All are drawn independently.
+    validation_rows: source rows for choosing hyperparameters, neither trained nor tested on.
     noise: standard deviation of the Gaussian noise on each coordinate; a moon has radius 1.
     """
 
@@ -71,6 +71,6 @@ class Moons:
 
 
 def _turn(angle: float) -> Tensor:
-    """The matrix ``[2, 2]`` that turns rows multiplied from the left anticlockwise."""
+    """Return the matrix ``[2, 2]`` that rotates rows anticlockwise when multiplied from the right: x @ matrix."""
     cos, sin = math.cos(math.radians(angle)), math.sin(math.radians(angle))
     return torch.tensor([[cos, sin], [-sin, cos]], dtype=torch.float64)

@@ -1,4 +1,4 @@
-"""Office-31: 31 kinds of office objects from a shop's pages (amazon), a camera (dslr) and a webcam."""
+"""Office-31: 31 classes of office objects from product pages (amazon), an SLR camera (dslr) and a webcam."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ DOMAINS = ("amazon", "dslr", "webcam")
 class Office31:
     """Two of the three domains, uint8 ``[rows, 3, stored_size, stored_size]``; the network sees squares cut from them.
 
-    All pictures of the target are trained on, without their labels, and tested on: the usual transductive protocol.
+    All target pictures are trained on, without labels, and tested on: the usual transductive protocol.
 
-    image_size: pixels of the square a network sees, cut at random in training and from the centre else.
-    stored_size: pixels to which the shorter side is brought.
-    held_out: the share of every class of the source that is not trained on, to choose hyperparameters and test by.
-    seed: which are held out.
-    augment: False shows the centre of every picture in training too; frozen layers then look at it only once.
+    image_size: side in pixels of the square that a network sees: a random crop in training, otherwise the centre.
+    stored_size: length in pixels to which the shorter side is resized.
+    held_out: the share of every source class that is kept from training, to choose hyperparameters and test by.
+    seed: selects the pictures held out.
+    augment: False shows the centre crop in training too; frozen layers then process each picture only once.
     """
 
     name: ClassVar[str] = "office31"
@@ -45,7 +45,7 @@ class Office31:
     def __post_init__(self) -> None:
         one_of("source", self.source, DOMAINS)
         one_of("target", self.target, DOMAINS)
-        require(self.source != self.target, f"source and target must differ, not be {self.source!r} both")
+        require(self.source != self.target, f"source and target must differ, but both are {self.source!r}")
         require_sizes(self.image_size, self.stored_size, self.held_out)
         at_least("seed", self.seed, 0)
         flag("augment", self.augment)
@@ -63,7 +63,7 @@ class Office31:
 
 
 def _domain(name: str) -> ClassFolders:
-    """The files a domain must have, in the edition that is there."""
+    """Return the files of a domain, in the edition that is present."""
     office = sources()["office31"]
     folder = office.folder("office31")
     return ClassFolders(folder, office.edition_in(folder, name).files)

@@ -1,4 +1,4 @@
-"""The cheapest adaptation there is: each site standardises its own rows by their own mean and deviation."""
+"""The cheapest form of adaptation: each site standardises its rows by their own mean and deviation."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from fedmm.data.columns import Standardiser
 from fedmm.data.domains import DataSet, DomainPair, Labelled, Sites
 
 KEY = "standardise_per_site"
-"""In the section ``[data]``, beside the options of any data set."""
+"""A key of ``[data]`` that any data set accepts beside its own options."""
 _SAME = 1e-6
 _ROWS_AT_ONCE = 1024
 
 
 @dataclass(frozen=True)
 class PerSite:
-    """Another data set whose sites standardise their rows; where it names no sites, its two domains do.
+    """Another data set whose sites standardise their rows; if it names no sites, its two domains do.
 
     A row ``[numbers]`` is standardised number by number, a picture ``[channels, ...]`` channel by channel, by the
-    statistics of the site's training rows; labels are not looked at. Test rows go by the site that holds them or, where
-    that is not known, by their domain. A file does not say whose statistics its rows need: there is no ``input``.
+    statistics of the site's training rows; labels are not used. Test rows are scaled like their site's or, if that is
+    unknown, like their domain's. A file does not say which site's statistics its rows need, so there is no ``input``.
     """
 
     name: ClassVar[str] = "per_site"
@@ -33,7 +33,7 @@ class PerSite:
     of: DataSet
 
     def load(self) -> DomainPair:
-        """The pair with float32 rows."""
+        """Return the pair with float32 rows."""
         pair = self.of.load()
         source, target = pair.source.x, pair.target.x
         sites = pair.sites or _domains_as_sites(pair)
@@ -75,7 +75,7 @@ def _scale(parts: Iterable[Tensor]) -> Standardiser:
 
 
 def _scale_rows(scale: Standardiser, x: Tensor) -> Tensor:
-    """In parts, since a copy of all pictures as float64 would be large."""
+    """Scale in parts, since a float64 copy of all pictures would be large."""
     return torch.cat([scale(part) for part in torch.split(x, _ROWS_AT_ONCE)]) if len(x) else x.float()
 
 

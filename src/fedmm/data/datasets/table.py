@@ -1,4 +1,4 @@
-"""Your own table: a file with a row for each example and columns that say whose it is, or a file for each site."""
+"""Users' own tables: one file with columns that say which site or domain a row belongs to, or one file per site."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _FEW_CLASSES = 20
 
 
 class Opened(NamedTuple):
-    """A table that was read. sites: whose each row is, None if nothing says it; where: what messages call it.
+    """A table as read. sites: each row's site, None if unknown; where: its name in messages.
 
     lacking: columns that a site's own file does not have.
     """
@@ -41,7 +41,7 @@ class Opened(NamedTuple):
 
 
 class HeldNames(NamedTuple):
-    """A name for each row that is not trained on, such as its group; None where there are no such rows."""
+    """A name for each row that is not trained on, such as its group; None if there are no such rows."""
 
     target_test: list[str] | None
     source_test: list[str] | None
@@ -50,7 +50,7 @@ class HeldNames(NamedTuple):
 
 @dataclass(frozen=True)
 class _Columns:
-    """What the columns of a table are for: the first keys of :class:`Table`."""
+    """The roles of a table's columns: the first keys of :class:`Table`."""
 
     file: str = ""
     files: Mapping[str, str] = field(default_factory=dict)
@@ -73,24 +73,24 @@ class _Columns:
 class Table(TableKeys, _Columns):
     """Rows of text (.csv, .tsv, .txt, .data), Excel or Parquet files as float32 ``[rows, numbers]``.
 
-    Columns of numbers are standardised, those of words become one number for each word. What that needs is learnt from
-    the training rows alone, from sums that clients could send.
+    Numeric columns are standardised; columns of words are one-hot encoded. The encoding is learnt from the training
+    rows alone, from sums that clients could send.
 
-    file: one table; files: instead, a table for each site, by the site's name.
-    label: the column of classes; an empty cell is a row without label. classes: the class of each label, where that is
-        not the label itself. site: the column that says who holds a row.
-    target_sites, domain: which rows are the target: those of these sites, or those of which the column ``domain`` says
-        "target" and not "source"; with neither, the rows without label. Labels of target rows are for testing alone.
-    labelled_only: every row has a label, and there is no target: for objectives that adapt to none.
+    file: one table; files: instead, one table per site, by site name.
+    label: the column of classes; an empty cell is a row without label. classes: the class of each label, if that is not
+        the label itself. site: the column that says who holds a row.
+    target_sites, domain: which rows are the target: those of these sites, or those with "target" instead of "source" in
+        the column ``domain``; with neither, the rows without label. Labels of target rows are for testing only.
+    labelled_only: every row has a label and there is no target, for objectives without adaptation.
     target_test: another table, with labels, to test on.
-    drop: columns that are not looked at; id: one that names the rows, or those whom several rows are of: the rows of
-        one id are all trained on, or none.
-    numeric, categorical: columns whose kind is not to be guessed. dates: columns of dates, and their form.
-    most_levels: words of a column at most. scaling: of columns of numbers.
-    separator, decimal, encoding, header, columns, sheet, missing, zero_missing: how files are written.
+    drop: columns to ignore; id: a column that names the rows, or what several rows belong to: rows of one id are all
+        trained on, or none.
+    numeric, categorical: columns whose kind is not to be guessed. dates: the format of each column of dates.
+    most_levels: the most words per column. scaling: of numeric columns.
+    separator, decimal, encoding, header, columns, sheet, missing, zero_missing: how the files are written.
     held_out, target_held_out, seed: as in :class:`Arrays`.
-    validation_share: the share of every class of the source that is kept to choose by; with 0, what is held out is both
-        chosen by and tested on.
+    validation_share: the share of every source class kept for choosing hyperparameters; with 0, the held-out rows are
+        used both for that and for testing.
     """
 
     name: ClassVar[str] = "table"
@@ -113,12 +113,10 @@ class Table(TableKeys, _Columns):
         at_least("most_levels", self.most_levels, 2)
         at_least("seed", self.seed, 0)
         one_of("scaling", self.scaling, ("standard", "robust", "per_site", "none"))
-        _ = self.format  # refuses what cannot be one
-        require(
-            not (self.columns and self.header), "columns names those of files without a header; set header = false too"
-        )
+        _ = self.format  # raises if it is invalid
+        require(not (self.columns and self.header), "columns is for files without a header; set header = false too")
         require(not (self.file and self.files), "file and files exclude each other; use one of them")
-        require(not (self.files and self.site), "site is not needed with files, which say it; leave it out")
+        require(not (self.files and self.site), "site is not needed with files, which name the sites; leave it out")
         require(not (self.target_sites and self.domain), "target_sites and domain exclude each other; use one of them")
         require(
             not (self.labelled_only and (self.target_sites or self.domain or self.target_test)),
@@ -126,30 +124,30 @@ class Table(TableKeys, _Columns):
         )
         require(
             not self.target_sites or bool(self.site or self.files),
-            "target_sites needs site, the column that they are named in",
+            "target_sites needs site, the column that names them",
         )
         require(
             self.scaling != "per_site" or bool(self.site or self.files),
-            "scaling = 'per_site' needs site, the column that says who holds a row, or files",
+            "scaling = 'per_site' needs files, or site, the column that names each row's site",
         )
         both = sorted(set(self.numeric) & set(self.categorical))
         require(not both, f"numeric and categorical both name the column {both[0] if both else ''!r}")
 
     @property
     def format(self) -> TableFormat:
-        """How the cells of the files are read."""
+        """The format of the files' cells."""
         return TableFormat.of(self)
 
     @property
     def roles(self) -> set[str]:
-        """The columns that are not learnt from."""
+        """Columns that are not features."""
         return {self.label, self.site, self.domain, self.id, *self.drop}
 
     def load(self) -> DomainPair:
         return self._pair(*self._deal())
 
     def held_column(self, column: str) -> HeldNames:
-        """What a column says of the rows that are not trained on, in their order; also one that is not learnt from."""
+        """Return a column's values for the rows that are not trained on, in order; it need not be a feature."""
         (frame, _, where, _), _, _, split = self._deal([column])
         require_columns(frame, [column], where, "which --group names")
         says = texts(frame[column])
@@ -157,7 +155,7 @@ class Table(TableKeys, _Columns):
         return HeldNames(*(take_names(says, rows) for rows in (split.target_test, split.source_test, chosen_by)))
 
     def _deal(self, as_written: Sequence[str] = ()) -> tuple[Opened, tuple[str, ...], Tensor, Split]:
-        """The table, its classes, the class of each row, and who gets which; as_written: columns read as text too."""
+        """Return the table, its classes, each row's class, and the split; as_written: columns also read as text."""
         require(bool(self.file or self.files), "data.file must name a .csv, .csv.gz, .tsv, .xlsx or .parquet file")
         require(bool(self.label), "data.label must name the column of classes")
         opened = self.opened(as_written)
@@ -190,7 +188,7 @@ class Table(TableKeys, _Columns):
         return opened, classes, y, _in_table(split, source_rows, target_rows)
 
     def opened(self, as_written: Sequence[str] = ()) -> Opened:
-        """The table as it is read, before anything is learnt from it; as_written: columns read as text too."""
+        """Read the table before anything is learnt from it; as_written: columns also read as text."""
         said = [column for column in (self.label, self.site, self.domain, self.id) if column]
         lacking: Mapping[str, tuple[str, ...]] = {}
         sites = None
@@ -249,16 +247,16 @@ class Table(TableKeys, _Columns):
 
     @property
     def _untold(self) -> str:
-        """The end of a sentence on rows that are missing, where nothing but the labels says which are the target."""
+        """End of an error on missing target rows, if only missing labels mark the target."""
         if self.target_sites or self.domain:
             return ""
         return (
-            ": none is without label, and neither data.target_sites nor data.domain says which they are; without a "
-            "target at all, set data.labelled_only = true"
+            ": no row lacks a label, and neither data.target_sites nor data.domain says which rows are the target; "
+            "without a target at all, set data.labelled_only = true"
         )
 
     def _labels(self, frame: pandas.DataFrame, where: str) -> list[str]:
-        """The class of each row, empty if it is not known."""
+        """Return each row's class, empty if unknown."""
         written = texts(frame[self.label])
         if not self.classes:
             return written
@@ -272,9 +270,7 @@ class Table(TableKeys, _Columns):
 
     def _require_sites(self, sites: Sequence[str], where: str) -> None:
         empty = next((row for row, site in enumerate(sites, start=1) if not site), None)
-        require(
-            empty is None, f"{where} does not say in column {self.site!r} whose row {empty} is; every row needs a site"
-        )
+        require(empty is None, f"{where} names no site in row {empty} of column {self.site!r}; every row needs one")
         for site in self.target_sites:
             if site not in sites:
                 known = ", ".join(sort_names(sites))
@@ -283,7 +279,7 @@ class Table(TableKeys, _Columns):
                 )
 
     def _target(self, opened: Opened, labels: list[str]) -> Tensor:
-        """Which rows are the target, bool ``[rows]``; a row of the source without label is refused."""
+        """Return which rows are the target, bool ``[rows]``; raise FedmmError for a source row without label."""
         frame, sites, where, _ = opened
         if self.labelled_only:
             target = [False] * len(labels)
@@ -307,7 +303,7 @@ class Table(TableKeys, _Columns):
                     site = sites[row]
                     place = f"row {row + 1 - sites.index(site)} of {site}"
                 raise FedmmError(
-                    f"{where} has no label in {place}, which is of the source; give it one, or remove the row"
+                    f"{where} has no label in {place}, which belongs to the source; give it one, or remove the row"
                 )
         return torch.tensor(target)
 
@@ -316,8 +312,8 @@ class Table(TableKeys, _Columns):
         classes = tuple(name for name in dict.fromkeys(self.classes.values()) if name in written) or sort_names(written)
         require(
             len(classes) >= 2,
-            f"{where} has one class alone, {classes[0]!r:.60}, among the labelled rows of the source; there must be "
-            "two",
+            f"{where} has only one class, {classes[0]!r:.60}, among the labelled rows of the source; at least two are "
+            "needed",
         )
         require(
             len(classes) <= max(_FEW_CLASSES, len(source) // 2),
@@ -327,7 +323,7 @@ class Table(TableKeys, _Columns):
         return classes
 
     def _elsewhere(self, kind: TableInput) -> Labelled:
-        """The rows of the table to test on."""
+        """Return the rows of the table to test on."""
         path = Path(self.target_test).expanduser()
         found = kind.read(path)
         require(found.y is not None, f"{path} has no labels in a column {self.label!r}, so there is nothing to test on")
@@ -335,18 +331,18 @@ class Table(TableKeys, _Columns):
         require(not found.strange, f"{path} has a class {found.strange[:1]}, which no row of the source has")
         require(
             bool((found.y != UNLABELLED).all()),
-            f"{path} has rows without label, which cannot be tested on; remove them",
+            f"{path} has rows without labels, which cannot be tested on; remove them",
         )
         return Labelled(found.x, found.y)
 
 
 def _in_table(split: Split, source: Tensor, target: Tensor) -> Split:
-    """Row numbers of the table, from those of its two domains."""
+    """Translate row numbers of the two domains to those of the table."""
     tested = None if split.target_test is None else target[split.target_test]
     chosen_by = None if split.source_validation is None else source[split.source_validation]
     return Split(source[split.source], source[split.source_test], target[split.target], tested, chosen_by)
 
 
 def _groups(names: Sequence[str], sites: Sequence[str] | None) -> list[str]:
-    """What rows of one id at one site share; a row without an id is alone."""
+    """Return one group per id and site; a row without an id is its own group."""
     return [f"{sites[row] if sites else ''}\0{name or f'{chr(0)}{row}'}" for row, name in enumerate(names)]

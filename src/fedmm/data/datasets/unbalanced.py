@@ -1,4 +1,4 @@
-"""Two classes of which one is rare, at sites with labels: no shift between domains, and so no target."""
+"""Two classes, one of them rare, at sites with labels: there is no domain shift, and so no target."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ class Unbalanced:
 
     base: ``breast_cancer`` (scikit-learn's 569 patients, 30 numbers each, standardised), ``digits`` (scikit-learn's,
         ``[1, 8, 8]``) or ``mnist`` (uint8 ``[1, 28, 28]``), where the digits 5 to 9 are the second class.
-    negatives_per_positive: so many rows of the first class for each of the second are left to train and to choose by,
-        the others of the second are dropped; 0 leaves all. Test rows are as they are: AUROC does not depend on it.
-    test_share, validation_share: of the rows of breast_cancer and digits; MNIST has test rows of its own, and its first
-        5,000 training digits are those to choose by.
-    seed: which rows are where.
+    negatives_per_positive: rows of the first class for each row of the second in training and validation; surplus
+        positives are dropped, and 0 keeps all. Test rows are unchanged: AUROC does not depend on the class balance.
+    test_share, validation_share: of the rows of breast_cancer and digits; MNIST has its own test rows, and its first
+        5,000 training digits are for validation.
+    seed: selects the rows of each part.
     """
 
     name: ClassVar[str] = "unbalanced"
@@ -72,7 +72,7 @@ class Unbalanced:
         )
 
     def _cut(self) -> tuple[Labelled, Labelled, Labelled]:
-        """Training, validation and test rows: each class is cut in the same shares."""
+        """Return training, validation and test rows: each class is cut in the same shares."""
         x, y = _breast_cancer() if self.base == "breast_cancer" else _digits()
         parts: tuple[list[Tensor], ...] = ([], [], [])
         for label in (0, 1):
@@ -89,7 +89,7 @@ class Unbalanced:
         )
 
     def _thinned(self, rows: Labelled, part: str) -> Labelled:
-        """The rows with fewer of the second class."""
+        """Return the rows with fewer of the second class."""
         positive = (rows.y == 1).nonzero().squeeze(1)
         if not self.negatives_per_positive or not len(positive):
             return rows
@@ -110,7 +110,7 @@ def _breast_cancer() -> tuple[Tensor, Tensor]:
     from sklearn.datasets import load_breast_cancer  # noqa: PLC0415 - slow to import
 
     bunch = load_breast_cancer()
-    return torch.from_numpy(bunch.data), 1 - torch.from_numpy(bunch.target).long()  # there 1 is benign
+    return torch.from_numpy(bunch.data), 1 - torch.from_numpy(bunch.target).long()  # scikit-learn's 1 is benign
 
 
 def _digits() -> tuple[Tensor, Tensor]:

@@ -1,4 +1,4 @@
-"""MNIST and USPS: handwritten digits of two collections, each in turn the source or the target."""
+"""MNIST and USPS: two collections of handwritten digits, either of which can be the source or the target."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ Domain = Literal["mnist", "usps"]
 DOMAINS = ("mnist", "usps")
 USPS_SIDE = 16
 VALIDATION = {"mnist": VALIDATION_ROWS, "usps": 729}
-"""The first training digits of a source, kept to choose hyperparameters by; of USPS, a tenth."""
+"""The first training digits of a source, kept for choosing hyperparameters; for USPS, a tenth."""
 
 _SMALLEST, _LARGEST = 8, 256
-"""Sides in pixels."""
+"""Limits of the side in pixels."""
 
 _Bytes = npt.NDArray[np.uint8]
 
@@ -41,7 +41,7 @@ class _Part(NamedTuple):
         return _Part(self.x[rows:], self.y[rows:])
 
     def shown(self, size: int) -> Labelled:
-        """In one channel, with sides of ``size`` pixels."""
+        """Return them in one channel, with sides of ``size`` pixels."""
         return Labelled(torch.from_numpy(_resize(self.x, size)).unsqueeze(1), torch.from_numpy(self.y.astype(np.int64)))
 
 
@@ -49,10 +49,10 @@ class _Part(NamedTuple):
 class Usps:
     """Grey digits of both domains, white on black, uint8 ``[rows, 1, image_size, image_size]``.
 
-    train_rows: the first so many training digits of each domain, the source's after those of ``source_validation``; 0
-    takes all.
-    test_rows: the first so many test digits of each; 0 takes all.
-    image_size: pixels of a side. 28 is MNIST's, to which most papers enlarge USPS, and 16 USPS's; digits of any other
+    train_rows: how many training digits of each domain to use, the source's after those of ``source_validation``; 0
+    uses all.
+    test_rows: how many test digits of each to use; 0 uses all.
+    image_size: side in pixels. 28 is MNIST's, to which most papers enlarge USPS, and 16 is USPS's; digits of any other
     size are resized bilinearly.
     """
 
@@ -68,7 +68,7 @@ class Usps:
     def __post_init__(self) -> None:
         one_of("source", self.source, DOMAINS)
         one_of("target", self.target, DOMAINS)
-        require(self.source != self.target, f"source and target must differ, not be {self.source!r} both")
+        require(self.source != self.target, f"source and target must differ, but both are {self.source!r}")
         at_least("image_size", self.image_size, _SMALLEST)
         require(self.image_size <= _LARGEST, f"image_size must be at most {_LARGEST}, not {self.image_size}")
         at_least("train_rows", self.train_rows, 0)
@@ -105,7 +105,7 @@ def _mnist() -> dict[str, _Part]:
 
 
 def _usps() -> dict[str, _Part]:
-    """Both parts of USPS, as its file divides them."""
+    """Return both parts of USPS, as its file divides them."""
     source = sources()["usps"]
     folder = source.folder("usps")
     (file,) = source.editions[0].files
@@ -128,7 +128,7 @@ def _usps() -> dict[str, _Part]:
 
 
 def _resize(digits: _Bytes, size: int) -> _Bytes:
-    """Squares ``[rows, side, side]`` as squares of ``size`` pixels."""
+    """Resize squares ``[rows, side, side]`` to sides of ``size`` pixels."""
     from PIL import Image  # noqa: PLC0415 - slow to import, and only pictures need it
 
     if digits.shape[1] == size:

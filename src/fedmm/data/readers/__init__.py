@@ -1,1 +1,1 @@
-"""How a user's own files are written, and how they are read."""
+"""Readers for the file formats of users' own data."""

@@ -1,4 +1,4 @@
-"""Arrays from .npy and .npz files, as rows that a network can be given; nothing in such a file is ever run."""
+"""Read arrays from .npy and .npz files as rows for a network; nothing in a file is ever unpickled."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ Layout = Literal["auto", "channels_first", "channels_last"]
 Array = NDArray[Any]
 ARRAYS = (".npz", ".npy")
 ALONE = "x"
-"""What the array of a .npy file is called."""
+"""The name given to the array of a .npy file."""
 
 _CHANNELS = (1, 3)
 _NUMBERS = "biuf"
 
 
 def read_arrays(path: Path) -> dict[str, Array]:
-    """The arrays of a .npz archive by name, or that of a .npy file as ``x``; a file with pickled objects is refused."""
+    """Return the arrays of a .npz archive by name, or that of a .npy file as ``x``; reject pickled objects."""
     try:
         with path.open("rb") as stream:
             opened = np.load(stream, allow_pickle=False)
@@ -48,7 +48,7 @@ def read_arrays(path: Path) -> dict[str, Array]:
 
 
 def layout_of(x: Array, layout: Layout, what: str) -> Layout:
-    """Where the channels of pictures ``[rows, ., ., .]`` are; other arrays have none, and are ``auto``."""
+    """Return where pictures ``[rows, ., ., .]`` have their channels; ``auto`` for arrays of other ranks."""
     if x.ndim != 4:
         return "auto"
     if layout != "auto":
@@ -68,9 +68,9 @@ def layout_of(x: Array, layout: Layout, what: str) -> Layout:
 
 
 def rows_of(x: Array, layout: Layout, what: str) -> Tensor:
-    """An array as rows: bytes as they are, other numbers as float32; pictures with their channels first.
+    """Convert an array to rows: uint8 as it is, other numbers to float32; pictures get channels first.
 
-    Bytes of shape ``[rows, height, width]`` are grey pictures. Values that are not finite are refused.
+    uint8 ``[rows, height, width]`` are grey pictures. Raise FedmmError for values that are not finite.
     """
     require(x.dtype.kind in _NUMBERS, f"{what} holds values of type {x.dtype}; it must hold numbers")
     require(x.ndim >= 2, f"{what} has shape {list(x.shape)}; it must be [rows, ...], a row for each example")
@@ -91,13 +91,13 @@ def rows_of(x: Array, layout: Layout, what: str) -> Tensor:
 
 
 def texts_of(values: Array, what: str) -> list[str]:
-    """One text a row: names as they are, whole numbers in digits."""
+    """Return one string per row: names unchanged, whole numbers in digits."""
     require(values.ndim == 1, f"{what} has shape {list(values.shape)}; it must be [rows], one value a row")
     if values.dtype.kind == "S":
         values = np.char.decode(values, "utf-8", "replace")
     if values.dtype.kind == "f":
         exact = values.astype(np.float64)
-        whole = (exact == np.rint(exact)) & (np.abs(exact) < 2.0**63)  # a cast of what int64 cannot hold is undefined
+        whole = (exact == np.rint(exact)) & (np.abs(exact) < 2.0**63)  # casts beyond int64 are undefined
         require(bool(whole.all()), f"{what} holds {values.dtype} values; use whole numbers or text")
         values = values.astype(np.int64)
     require(values.dtype.kind in "iubU", f"{what} holds values of type {values.dtype}; use whole numbers or text")
@@ -105,7 +105,7 @@ def texts_of(values: Array, what: str) -> list[str]:
 
 
 def find_name(arrays: dict[str, Array], names: Sequence[str], path: Path) -> str:
-    """The first of the names that the arrays have."""
+    """Return the first of the names that the arrays have."""
     for name in names:
         if name in arrays:
             return name

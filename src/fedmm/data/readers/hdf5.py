@@ -1,4 +1,4 @@
-"""Arrays from HDF5 files of the classic form: plain numbers in groups, contiguous or in chunks packed by deflate."""
+"""Read arrays from classic HDF5 files: plain numbers in groups, contiguous or in deflate-compressed chunks."""
 
 from __future__ import annotations
 
@@ -15,20 +15,20 @@ from fedmm.core.errors import FedmmError, require
 
 _SIGNATURE = b"\x89HDF\r\n\x1a\n"
 _DATASPACE, _DATATYPE, _LAYOUT, _FILTERS, _CONTINUATION, _SYMBOLS = 0x01, 0x03, 0x08, 0x0B, 0x10, 0x11
-"""Kinds of messages in an object's header; others do not change what the numbers are."""
+"""Message types in an object header; other types do not affect the values."""
 _CONTIGUOUS, _CHUNKED = 1, 2
 _DEFLATE = 1
 _MOST_BYTES = 1 << 30
-"""Of one array: a damaged file may say anything of its size."""
+"""Limit for one array: a damaged file may claim any size."""
 _CODES = {(0, 0): "u", (0, 1): "i", (1, 0): "f"}
-"""By class, fixed or floating point, and sign."""
+"""NumPy's type codes by class (fixed or floating point) and sign."""
 
 
 def read_hdf5(content: bytes, what: str) -> dict[str, npt.NDArray[Any]]:
-    """Every array of an HDF5 file by its path, ``group/name``; a file that cannot be read is refused by name.
+    """Return every array of an HDF5 file by its path, ``group/name``; raise FedmmError if the file cannot be read.
 
-    The form is that of superblock 0, which h5py writes unless told otherwise: little-endian integers and floats, no
-    filter but deflate. There is no compound type, no string, no link out of the file.
+    Supported is superblock 0, h5py's default, with little-endian integers and floats and no filter but deflate;
+    compound types, strings and external links are not.
     """
     try:
         return _File(content).arrays()
@@ -42,7 +42,7 @@ def read_hdf5(content: bytes, what: str) -> dict[str, npt.NDArray[Any]]:
 
 
 class _Chunk(NamedTuple):
-    """``size`` packed bytes at ``address``; the first of its numbers stands at ``offsets`` of the array."""
+    """``size`` stored bytes at ``address``; the chunk's first number belongs at ``offsets`` of the array."""
 
     size: int
     skipped_filters: int
@@ -56,7 +56,7 @@ class _File:
         self.seen: set[int] = set()
 
     def arrays(self) -> dict[str, npt.NDArray[Any]]:
-        """All arrays by their path."""
+        """Return all arrays by path."""
         require(self.content.startswith(_SIGNATURE), "it does not start with HDF5's signature")
         version, *_, offsets, lengths = self.unpack("7B", 8)
         require((version, offsets, lengths) == (0, 8, 8), "its superblock must be of version 0 with 8-byte addresses")
@@ -64,18 +64,18 @@ class _File:
         return dict(self.walk(root, ""))
 
     def unpack(self, form: str, at: int) -> tuple[Any, ...]:
-        """Little-endian numbers at an address."""
+        """Unpack little-endian numbers at an address."""
         return struct.unpack_from(f"<{form}", self.content, min(at, len(self.content)))
 
     def enter(self, address: int, signature: bytes = b"") -> None:
-        """Come to a place that only one path may lead to."""
+        """Visit an address that only one path may lead to, and check its signature."""
         require(address not in self.seen, f"two paths lead to address {address}")
         self.seen.add(address)
         found = self.content[address : address + len(signature)]
         require(found == signature, f"there is no {signature.decode()} at address {address}")
 
     def walk(self, address: int, path: str) -> Iterator[tuple[str, npt.NDArray[Any]]]:
-        """The arrays of the object at an address, and of all below it."""
+        """Yield the arrays of the object at an address, and of all objects below it."""
         messages = self.messages(address)
         if _SYMBOLS in messages:
             tree, heap = struct.unpack_from("<QQ", messages[_SYMBOLS])
@@ -86,7 +86,7 @@ class _File:
             yield path, self.array(messages, path)
 
     def messages(self, address: int) -> dict[int, bytes]:
-        """What an object's header says, by kind."""
+        """Return the messages of an object header by type."""
         self.enter(address)
         version, _, count, _, size = self.unpack("BBHII", address)
         require(version == 1, f"the object header at address {address} must be of version 1, not {version}")
@@ -106,7 +106,7 @@ class _File:
         return found
 
     def members(self, tree: int, heap: int) -> Iterator[tuple[str, int]]:
-        """Names and addresses of the objects in a group."""
+        """Yield names and addresses of the objects in a group."""
         self.enter(heap, b"HEAP")
         (names,) = self.unpack("Q", heap + 24)
         for _, node in self.leaves(tree, 8):
@@ -118,7 +118,7 @@ class _File:
                 yield self.content[names + name : max(end, 0)].decode("utf-8"), child
 
     def leaves(self, address: int, key: int, level: int | None = None) -> Iterator[tuple[int, int]]:
-        """The addresses of each key of ``key`` bytes below a B-tree's node, and of what belongs to it."""
+        """Yield the address of each key of ``key`` bytes below a B-tree node, and the address of its child."""
         self.enter(address, b"TREE")
         _, found, count = self.unpack("BBH", address + 4)
         require(level in (None, found), f"the tree at address {address} is of level {found}, not {level}")
@@ -131,7 +131,7 @@ class _File:
                 yield at, child
 
     def array(self, messages: dict[int, bytes], path: str) -> npt.NDArray[Any]:
-        """The numbers of one array, as its header describes them."""
+        """Return one array, as its header describes it."""
         require({_DATATYPE, _LAYOUT} <= messages.keys(), f"{path} has no type or no layout")
         shape, kind = _shape(messages[_DATASPACE], path), _kind(messages[_DATATYPE], path)
         require(math.prod(shape) * kind.itemsize <= _MOST_BYTES, f"{path} of sizes {list(shape)} is too large")
@@ -161,7 +161,7 @@ class _File:
     def join(
         self, chunks: list[_Chunk], shape: tuple[int, ...], chunk: tuple[int, ...], kind: np.dtype[Any], *, packed: bool
     ) -> npt.NDArray[Any]:
-        """The array of these chunks, each of which must be there once."""
+        """Assemble an array from its chunks, each of which must occur exactly once."""
         wanted = math.prod(-(-size // step) for size, step in zip(shape, chunk, strict=True))
         starts = {found.offsets for found in chunks}
         right = all(
@@ -197,7 +197,7 @@ def _kind(datatype: bytes, path: str) -> np.dtype[Any]:
 
 
 def _is_packed(filters: bytes | None, path: str) -> bool:
-    """Whether chunks are packed by deflate; by anything else is refused."""
+    """Return whether chunks are compressed by deflate; raise FedmmError for any other filter."""
     if filters is None:
         return False
     version, count = struct.unpack_from("<BB", filters)

@@ -1,4 +1,4 @@
-"""Pictures from files as squares of bytes, and folders that hold one folder of pictures for each class."""
+"""Read pictures as squares of bytes, from folders that hold one folder of pictures per class."""
 
 from __future__ import annotations
 
@@ -27,22 +27,22 @@ if TYPE_CHECKING:
 
 _SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
 _OF_SYSTEMS = {"thumbs.db", "ehthumbs.db", "desktop.ini", "__macosx"}
-"""Files that Windows and macOS leave in folders of pictures; those of others are hidden by a dot."""
+"""Files that Windows and macOS leave in folders of pictures; those of other systems start with a dot."""
 SKIP = "; fix or remove these files, or skip them with data.skip_bad = true"
 _FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
-"""Others run programs, or are no pictures of pixels."""
+"""Other formats may run programs, or are not raster pictures."""
 _MOST_PIXELS = 89_000_000
 _LONGEST = 200
-"""How many times its shorter side the longer may be: all of a picture is resized before its middle is cut out."""
+"""Largest aspect ratio: the whole picture is resized before its centre is cropped."""
 _IN_MEMORY = re.compile(r"<[\w.]*BytesIO object at 0x[0-9a-fA-F]+>")
 _MOST_BAD, _MOST_SKIPPED = 20, 5
-"""Bad pictures that are named in one sentence, and those that were skipped."""
+"""How many bad pictures an error lists, and how many a note on skipped ones lists."""
 _KEPT = 3
-"""Folders of squares that stay in memory, since tasks share domains: Office-31 has three."""
+"""Folders of squares to cache, since tasks share domains: Office-31 has three."""
 
 
 def read_picture(content: bytes, what: str) -> Picture:
-    """The picture in a file's bytes, of any kind, as upright red, green and blue; what is clear becomes white."""
+    """Decode a picture as upright RGB; transparent pixels become white."""
     from PIL import Image, ImageOps, UnidentifiedImageError  # noqa: PLC0415 - slow to import, and only pictures need it
 
     require(bool(content), f"{what} cannot be read as a picture: the file is empty")
@@ -56,14 +56,16 @@ def read_picture(content: bytes, what: str) -> Picture:
                 picture = picture.convert("RGBA")
                 picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
             return picture.convert("RGB")
-    except UnidentifiedImageError as problem:  # its own words name an object in memory
-        raise FedmmError(f"{what} cannot be read as a picture: it is none of {', '.join(_FORMATS)}") from problem
-    except Exception as problem:  # a file that is not what it seems may be any problem to its decoder
+    except UnidentifiedImageError as problem:  # its own message names an object in memory
+        raise FedmmError(
+            f"{what} cannot be read as a picture: it is in none of the formats {', '.join(_FORMATS)}"
+        ) from problem
+    except Exception as problem:  # decoders may raise anything on a malformed file
         raise FedmmError(f"{what} cannot be read as a picture: {_IN_MEMORY.sub('the file', str(problem))}") from problem
 
 
 def square_of(picture: Picture, size: int) -> Picture:
-    """The square in the middle of a picture whose shorter side was brought to ``size`` pixels."""
+    """Resize a picture so that its shorter side is ``size`` pixels, and crop the centre square."""
     from PIL.Image import Resampling  # noqa: PLC0415 - slow to import, and only pictures need it
 
     short, long = sorted(picture.size)
@@ -76,7 +78,7 @@ def square_of(picture: Picture, size: int) -> Picture:
 
 
 class Squares(NamedTuple):
-    """Pictures as squares, uint8 ``[read, 3, size, size]``. read: their places among the files.
+    """Pictures as squares, uint8 ``[read, 3, size, size]``. read: their indices among the files.
 
     problems: a sentence for each file that could not be read.
     """
@@ -87,19 +89,19 @@ class Squares(NamedTuple):
 
 
 def squares(folder: Path, files: Sequence[StoredFile], size: int) -> Tensor:
-    """Pictures as squares: uint8 ``[files, 3, size, size]``. Files that cannot be read are refused by name."""
+    """Read pictures as squares, uint8 ``[files, 3, size, size]``; raise FedmmError naming files that cannot be read."""
     found = read_squares(folder, files, size)
     refuse_bad(found.problems)
     return found.x
 
 
 def read_squares(folder: Path, files: Sequence[StoredFile], size: int) -> Squares:
-    """Those of the pictures that can be read."""
+    """Read as squares those pictures that can be read."""
     return _squares(folder, tuple(files), tuple(_stamp(folder / file.path) for file in files), size)
 
 
 def refuse_bad(problems: Sequence[str], advice: str = "") -> None:
-    """Refuse pictures that could not be read, all in one sentence. advice: what could be done about it."""
+    """Raise one FedmmError for all pictures that could not be read. advice: what the user could do."""
     more = f"; and {len(problems) - _MOST_BAD} more" if len(problems) > _MOST_BAD else ""
     many = f"{len(problems)} pictures are bad: " if len(problems) > 1 else ""
     require(not problems, f"{many}{'; '.join(problems[:_MOST_BAD])}{more}{advice}")
@@ -107,7 +109,7 @@ def refuse_bad(problems: Sequence[str], advice: str = "") -> None:
 
 @lru_cache(maxsize=_KEPT)
 def _squares(folder: Path, files: tuple[StoredFile, ...], stamps: tuple[object, ...], size: int) -> Squares:
-    """``stamps`` are there so that files that changed are read again."""
+    """Read the squares and cache them; ``stamps`` are arguments so that files that changed are read again."""
     found = np.empty((len(files), 3, size, size), np.uint8)
 
     def problem_with(number: int) -> str:
@@ -125,7 +127,7 @@ def _squares(folder: Path, files: tuple[StoredFile, ...], stamps: tuple[object, 
             return f"{path} cannot be used: {problem}"
         return ""
 
-    with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoding lets go of the interpreter's lock
+    with ThreadPoolExecutor(os.cpu_count()) as pool:  # decoding releases the GIL
         try:
             problems = list(pool.map(problem_with, range(len(files))))
         except BaseException:
@@ -137,7 +139,7 @@ def _squares(folder: Path, files: tuple[StoredFile, ...], stamps: tuple[object, 
 
 
 def _stamp(path: Path) -> object:
-    """What changes when a file does."""
+    """Return what changes whenever the file does."""
     try:
         status = path.stat()
     except OSError:
@@ -147,23 +149,23 @@ def _stamp(path: Path) -> object:
 
 @dataclass(frozen=True)
 class ClassFolders:
-    """Files ``.../class/picture`` below ``folder``; or, where classes are not known, pictures right in it."""
+    """Files ``.../class/picture`` below ``folder``; or pictures directly in it, if classes are unknown."""
 
     folder: Path
     files: tuple[StoredFile, ...]
 
     @property
     def class_names(self) -> tuple[str, ...]:
-        """Sorted; none if classes are not known."""
+        """Sorted class names; empty if classes are unknown."""
         return tuple(sorted({_class(file) for file in self.files} - {""}))
 
     def labels(self, class_names: Sequence[str]) -> Tensor:
-        """The place of each file's class, int64 ``[files]``; -1 if it is not known."""
+        """Return each file's class index, int64 ``[files]``; -1 if unknown."""
         number = {"": UNLABELLED} | {name: number for number, name in enumerate(class_names)}
         return torch.tensor([number[_class(file)] for file in self.files], dtype=torch.int64)
 
     def pictures(self, size: int) -> Tensor:
-        """All pictures as squares, uint8 ``[files, 3, size, size]``."""
+        """Read all pictures as squares, uint8 ``[files, 3, size, size]``."""
         return squares(self.folder, self.files, size)
 
 
@@ -177,7 +179,7 @@ class ReadFolders(NamedTuple):
 def read_folders(
     several: Iterable[ClassFolders], size: int, *, skip_bad: bool
 ) -> tuple[list[ReadFolders], tuple[str, ...]]:
-    """The pictures of several folders, and what was left out of them, in words; without ``skip_bad`` nothing may be."""
+    """Read the pictures of several folders; also return a note on bad ones, an error without ``skip_bad``."""
     found, problems = [], list[str]()
     for folders in several:
         x, read, bad = read_squares(folders.folder, folders.files, size)
@@ -192,7 +194,7 @@ def read_folders(
 
 
 def skipped_note(problems: Sequence[str]) -> tuple[str, ...]:
-    """A line on pictures that were left out, where there are any."""
+    """Return a note on pictures that were skipped, if there are any."""
     if not problems:
         return ()
     more = f"; and {len(problems) - _MOST_SKIPPED} more" if len(problems) > _MOST_SKIPPED else ""
@@ -205,10 +207,10 @@ def _class(file: StoredFile) -> str:
 
 
 def found_in(folder: Path) -> ClassFolders:
-    """What lies in a folder: folders of pictures, or pictures. Hidden files, and what systems leave, are skipped.
+    """List a folder's class folders, or its pictures; skip hidden files and those that systems leave.
 
-    A file in a class's folder is taken for a picture whatever it is called; beside the classes' folders there may be
-    files, but no pictures.
+    Every file in a class folder is taken for a picture, whatever its name; pictures beside the class folders are an
+    error, other files there are ignored.
     """
     try:
         folders = [path for path in _list_visible(folder) if path.is_dir()]
@@ -231,16 +233,16 @@ def found_in(folder: Path) -> ClassFolders:
 
 
 def folders_of_sites(folder: Path) -> dict[str, ClassFolders]:
-    """What lies in the folder of each site, by its name."""
+    """List each site's folder as :func:`found_in` does, by site name."""
     try:
         paths = [path for path in _list_visible(folder) if path.is_dir()]
     except OSError as problem:
         raise FedmmError(f"{folder} cannot be read as a folder of sites: {problem.strerror}") from problem
-    require(bool(paths), f"{folder} holds no folder of a site")
+    require(bool(paths), f"{folder} has no folder of any site")
     return {path.name: found_in(path) for path in paths}
 
 
 def _list_visible(folder: Path) -> list[Path]:
-    """What is in a folder, neither hidden nor left there by a system, in order."""
+    """List a folder in order, without hidden files and those that systems leave."""
     shown = (path for path in folder.iterdir() if not path.name.startswith("."))
     return sorted(path for path in shown if path.name.lower() not in _OF_SYSTEMS)

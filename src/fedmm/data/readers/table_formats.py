@@ -21,7 +21,7 @@ TABLES = TEXT + PARQUET + EXCEL
 
 
 MISSING = ("", "NA", "N/A", "n/a", "NaN", "nan", "NULL", "null", "None", "?")
-"""What a column of numbers or categories says where it says nothing; in other columns only nothing is missing."""
+"""Cells that are missing values in numeric and categorical columns; in other columns only empty cells are."""
 
 Kind = Literal["missing", "number", "percent", "censored", "word"]
 
@@ -37,11 +37,11 @@ _BETWEEN_GROUPS = re.compile(r"[ '\u2019\u00a0\u202f]")
 
 @dataclass(frozen=True)
 class TableFormat:
-    """How the cells of a file are to be read.
+    """How to read the cells of a file.
 
-    separator, decimal, encoding: of a text file. header: whether its first line names the columns; without, ``names``
-    do, or they are called c1, c2 and so on. missing: what else than an empty cell is none, in every column;
-    zero_missing: columns in which 0 is none. sheet: of an Excel workbook that has several.
+    separator, decimal, encoding: of a text file. header: whether the first line names the columns; if not, ``names``
+    does, or they are called c1, c2 and so on. missing: further codes for missing values, in every column; zero_missing:
+    columns in which 0 means missing. sheet: of an Excel workbook that has several.
     """
 
     separator: str = ","
@@ -56,24 +56,24 @@ class TableFormat:
     def __post_init__(self) -> None:
         words = all(isinstance(word, str) for word in (self.separator, self.encoding, self.sheet))
         require(words, "separator, encoding and sheet must be text")
-        require(len(self.separator) == 1, f"separator must be one letter, not {self.separator!r}")
+        require(len(self.separator) == 1, f"separator must be one character, not {self.separator!r}")
         one_of("decimal", self.decimal, (".", ","))
         flag("header", self.header)
-        require(_is_text_codec(self.encoding), f"encoding must be one such as utf-8, latin-1 or utf-16, not "
+        require(_is_text_codec(self.encoding), "encoding must be a text encoding such as utf-8, latin-1 or utf-16, not "
                 f"{self.encoding!r:.60}")  # fmt: skip
         for name in ("names", "missing", "zero_missing"):
             value = getattr(self, name)
             listed = isinstance(value, tuple) and all(isinstance(word, str) for word in value)
             require(listed, f"{name} must be a list of words (a tuple in Python), not {value!r:.60}")
-        require(len(set(self.names)) == len(self.names), "columns must have a name of its own for each column")
+        require(len(set(self.names)) == len(self.names), "columns must give each column a different name")
 
     def separator_of(self, path: Path) -> str:
-        """The separator of a file: a tab where its name says so and nothing else is said."""
+        """Return a file's separator: a tab for .tsv files unless one other than a comma is set."""
         return "\t" if self.separator == "," and path.name.lower().endswith((".tsv", ".tsv.gz")) else self.separator
 
     @classmethod
     def of(cls, keys: TableKeys) -> TableFormat:
-        """The format that the keys of a file's ``[data]`` say."""
+        """Build the format from the keys of a ``[data]`` section."""
         values = {field.name: getattr(keys, field.name) for field in fields(TableKeys)}
         return cls(names=values.pop("columns"), **values)
 
@@ -87,24 +87,24 @@ def _is_text_codec(name: str) -> bool:
 
 
 def open_text(path: Path, encoding: str) -> TextIO:
-    """A text file, packed or not, with its line ends as they are."""
+    """Open a text file, gzipped or not, without translating line ends."""
     if path.name.lower().endswith(".gz"):
         return gzip.open(path, "rt", encoding=encoding, newline="")
     return path.open(encoding=encoding, newline="")
 
 
 class Cell(NamedTuple):
-    """What a cell says as a number, NaN if it says none, and how it says it."""
+    """A cell's value as a number, NaN if it has none, and the kind of cell."""
 
     value: float
     kind: Kind
 
 
 def read_cell(text: str, decimal: str = ".") -> Cell:
-    """The number that a cell holds.
+    """Parse a cell as a number.
 
     ``<0.5`` is 0.5, the limit up to which something could be measured; a limit without a number, such as ``<LOD``, is
-    missing. ``12 %`` is 12. A comma or point between thousands is taken as such only where it can be nothing else.
+    missing. ``12 %`` is 12. A comma or point is read as a thousands separator only if it can be nothing else.
     """
     if text in MISSING:
         return Cell(math.nan, "missing")
@@ -131,7 +131,7 @@ def _number(text: str, decimal: str) -> float | None:
     elif _GROUPED["."].fullmatch(text):
         text = _BETWEEN_GROUPS.sub("", text).replace(",", "")
     try:
-        number = math.nan if "_" in text else float(text)  # Python would read 1_11 as 111
+        number = math.nan if "_" in text else float(text)  # float() would read 1_11 as 111
     except ValueError:
         return None
     return number if math.isfinite(number) else None

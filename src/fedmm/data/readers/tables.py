@@ -1,4 +1,4 @@
-"""Tables from text, Parquet and Excel files; pandas, pyarrow and openpyxl are asked for if one is read."""
+"""Read tables from text, Parquet and Excel files; pandas, pyarrow and openpyxl are imported only when needed."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 _WHOLE = re.compile(r"-?\d+\.0")
 _NAMELESS = re.compile(r"Unnamed: \d+")
-"""What pandas calls a column without a name."""
+"""How pandas names a column without a name."""
 _OTHER_MARKS = (";", "\t", "|", ",")
 _EPOCH = "1970-01-01"
 
@@ -43,11 +43,10 @@ def read_table(
     words: Collection[str] = (),
     may_lack: str = "",
 ) -> pandas.DataFrame:
-    """A file as a pandas table with a row for each of its lines; columns without a name are left out.
+    """Read a file as a pandas table with one row per line; drop columns without a name.
 
-    texts: columns kept as they are written, in which only an empty cell is missing; words: columns kept as they are
-    written, in which the words of ``MISSING`` are too. may_lack: a column of ``format.names`` that a file without
-    header may leave out.
+    texts: columns kept as written, in which only an empty cell is missing; words: columns kept as written, in which the
+    words of ``MISSING`` are missing too. may_lack: a column of ``format.names`` that a file without header may omit.
     """
     format = format or TableFormat()
     try:
@@ -75,12 +74,12 @@ def read_table(
             f"{path} cannot be read as a table: it is not written in {format.encoding}; set data.encoding = 'latin-1' "
             "or 'utf-16', or the encoding that it has (--encoding of predict and evaluate)"
         ) from problem
-    except Exception as problem:  # a file that is not what it seems may be any problem to its reader
+    except Exception as problem:  # readers may raise anything on a malformed file
         reason = first_line(problem)
         raise FedmmError(f"{path} cannot be read as a table: {reason}") from problem
     frame.columns = [str(column) for column in frame.columns]
     twice = sorted({column for column in frame.columns if list(frame.columns).count(column) > 1})
-    require(not twice, f"{path} has two columns {twice[0] if twice else ''!r}; give each a name of its own")
+    require(not twice, f"{path} has two columns {twice[0] if twice else ''!r}; give each column its own name")
     require(len(frame) > 0, f"{path} has no rows")
     return _without_missing(frame, format)
 
@@ -120,7 +119,7 @@ def _text_file(
 def _cell_options(
     columns: list[str], header: bool, format: TableFormat, texts: Collection[str], words: Collection[str]
 ) -> dict[str, Any]:
-    """What both of pandas' readers are told of a file with these columns."""
+    """Return the options that both pandas readers take for these columns."""
     return {
         "header": 0 if header else None,
         **({} if format.header else {"names": columns}),
@@ -131,7 +130,7 @@ def _cell_options(
 
 
 def _require_no_more_cells(path: Path, format: TableFormat, separator: str, columns: int) -> None:
-    """Refuse rows with more cells than there are columns, which pandas would cut off; empty ones at the end are not."""
+    """Raise FedmmError for rows with extra cells that are not empty, which pandas would drop silently."""
     with open_text(path, format.encoding) as file:
         for number, cells in enumerate(csv.reader(file, delimiter=separator), start=1):
             require(
@@ -142,7 +141,7 @@ def _require_no_more_cells(path: Path, format: TableFormat, separator: str, colu
 
 
 def _names(first: list[str], format: TableFormat, may_lack: str, path: Path) -> tuple[list[str], bool]:
-    """The columns of a file said to have no header, by its first line, and whether that names them all the same."""
+    """Name the columns of a file said to have no header; also return whether its first line is one all the same."""
     if not format.names:
         return [f"c{number}" for number in range(1, len(first) + 1)], False
     cells = [cell.strip() for cell in first]
@@ -191,7 +190,7 @@ def _parquet(path: Path, pandas: Any) -> pandas.DataFrame:
 
 
 def _without_missing(frame: pandas.DataFrame, format: TableFormat) -> pandas.DataFrame:
-    """The table with nothing if the format says that what is there is none."""
+    """Replace the format's codes for missing values by missing values."""
     if not format.missing and not format.zero_missing:
         return frame
     zeros = [column for column in format.zero_missing if column in frame.columns]
@@ -209,7 +208,7 @@ def _without_missing(frame: pandas.DataFrame, format: TableFormat) -> pandas.Dat
 
 
 class JoinedTables(NamedTuple):
-    """One table of several files; sites: whose each row is; lacking: columns that a site's file does not have."""
+    """Several files as one table; sites: each row's site; lacking: columns that a site's file does not have."""
 
     frame: pandas.DataFrame
     sites: list[str]
@@ -223,8 +222,8 @@ def read_tables(
     words: Collection[str] = (),
     may_lack: str = "",
 ) -> JoinedTables:
-    """The tables of several sites, by their names, below each other; what a file lacks is missing in its rows."""
-    import pandas  # noqa: PLC0415 - read_table says what is wrong without it
+    """Read the tables of several sites and concatenate their rows; columns that a file lacks are missing there."""
+    import pandas  # noqa: PLC0415 - read_table reports a missing pandas
 
     frames = {site: read_table(path, format, texts, words, may_lack) for site, path in files.items()}
     names = list(dict.fromkeys(name for frame in frames.values() for name in frame.columns))
@@ -248,13 +247,13 @@ def read_tables(
 
 
 def name_files(files: Mapping[str, Path]) -> str:
-    """What messages call the files."""
+    """Return the name of the files for messages."""
     first, *others = map(str, files.values())
     return f"{first} and {len(others)} more" if others else first
 
 
 def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path | str, why: str) -> None:
-    """Refuse a table that lacks a column."""
+    """Raise FedmmError if the table lacks a column."""
     import difflib  # noqa: PLC0415 - only for an error
 
     columns = list(frame.columns)
@@ -266,14 +265,14 @@ def require_columns(frame: pandas.DataFrame, wanted: Iterable[str], path: Path |
 
 
 def texts(column: pandas.Series) -> list[str]:
-    """What is written in each row, without spaces around it; nothing if nothing is.
+    """Return each row's text without surrounding spaces; empty if missing.
 
-    Whole numbers that were read or written as others, since some are missing, are written as whole numbers.
+    Whole numbers that became floats because some values are missing are written as whole numbers again.
     """
     return ["" if gone else _text(value) for value, gone in zip(column.tolist(), column.isna().tolist(), strict=True)]
 
 
-_texts = texts  # where an argument has that name
+_texts = texts  # for functions with an argument of that name
 
 
 def _text(value: Any) -> str:
@@ -284,7 +283,7 @@ def _text(value: Any) -> str:
 
 
 def is_dates(column: pandas.Series) -> bool:
-    """Whether a column holds dates that need no reading, as Parquet and Excel files have them."""
+    """Return whether a column already holds date objects, as Parquet and Excel files may."""
     if column.dtype.kind == "M":
         return True
     given = column.dropna().tolist() if column.dtype.kind == "O" else []
@@ -292,7 +291,7 @@ def is_dates(column: pandas.Series) -> bool:
 
 
 def is_plain(column: pandas.Series) -> bool:
-    """Whether a column holds numbers, words or truth values, and no dates, times, lists or tables."""
+    """Return whether a column holds only numbers, words or truth values, and no dates, times, lists or tables."""
     strange = (datetime.date, datetime.time, datetime.timedelta, list, dict, tuple, set, np.ndarray)
     return column.dtype.kind not in "Mm" and not (
         column.dtype.kind == "O" and any(isinstance(value, strange) for value in column.tolist())
@@ -300,9 +299,10 @@ def is_plain(column: pandas.Series) -> bool:
 
 
 def is_numeric(column: pandas.Series, decimal: str = ".") -> bool:
-    """Whether a column holds numbers, or truth values, wherever it holds anything.
+    """Return whether all values of a column that are not missing are numbers or truth values.
 
-    Limits such as ``<0.5`` are numbers among others; where most cells are limits, they are words: ``<40``, ``>=40``.
+    Limits such as ``<0.5`` count as numbers among others; if most cells are limits, such as ``<40`` and ``>=40``, they
+    count as words.
     """
     if column.dtype.kind in "biuf":
         return True
@@ -311,7 +311,7 @@ def is_numeric(column: pandas.Series, decimal: str = ".") -> bool:
 
 
 def cell_kinds(column: pandas.Series, decimal: str = ".") -> Counter[Kind]:
-    """How many cells of a column are numbers, limits, words and so on."""
+    """Count the cells of a column by kind."""
     if column.dtype.kind in "biuf":
         gone = int(column.isna().sum())
         return Counter({"number": len(column) - gone, "missing": gone})
@@ -319,7 +319,7 @@ def cell_kinds(column: pandas.Series, decimal: str = ".") -> Counter[Kind]:
 
 
 def numbers(column: pandas.Series, what: str, decimal: str = ".") -> NDArray[np.float64]:
-    """The numbers of a column, float64 ``[rows]``, NaN if nothing is; truth values are 1 and 0."""
+    """Return a column's numbers, float64 ``[rows]``, NaN if missing; truth values are 1 and 0."""
     if column.dtype.kind in "biuf":
         found: NDArray[np.float64] = column.to_numpy(dtype=np.float64, na_value=np.nan)
         bad = np.flatnonzero(np.isinf(found))
@@ -347,7 +347,7 @@ def _other_mark(text: str, decimal: str) -> str:
 
 
 def as_days(column: pandas.Series, format: str, what: str) -> NDArray[np.float64]:
-    """Dates as days since 1970, float64 ``[rows]``, NaN if there is none; format: that of dates that are texts."""
+    """Convert dates to days since 1970, float64 ``[rows]``, NaN if missing; format: of dates written as text."""
     import pandas  # noqa: PLC0415 - the column is pandas' own
 
     if is_dates(column):

@@ -1,4 +1,4 @@
-"""The fast engine: clients, seeds and settings as one program."""
+"""The fast engine, which runs clients, seeds and settings as one program."""
 
 from __future__ import annotations
 

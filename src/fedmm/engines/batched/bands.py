@@ -19,11 +19,11 @@ from fedmm.engines.draws import require_per_client
 class Band:
     """Consecutive replicas ``first`` .. ``first + len(algorithms) - 1`` of a stack, all of one algorithm.
 
-    server: named vectors ``[replicas, size]``, and numbers of each client ``[replicas, clients]``; clients: named
-    vectors ``[replicas, clients, size]``; seated: those of who computes in the round, ``[replicas, seats, size]``.
-    Those that change with every local step are copied for the steps of a round, and stay where they are. weighs: the
-    server sets weights of its clients. stack: the stack's clients. terms: how vectors travel. fuse: run the local step
-    as one kernel on a GPU.
+    server: named vectors ``[replicas, size]``, and per-client numbers ``[replicas, clients]``.
+    clients: named vectors ``[replicas, clients, size]``; seated: those of the seated clients, ``[replicas, seats,
+        size]``. Vectors that change with every local step have separate buffers, which are updated in place.
+    weighs: whether the server sets weights of its clients. stack: the stack's clients. terms: how vectors are sent.
+    fuse: run the local step as one kernel on a GPU.
     """
 
     def __init__(
@@ -63,7 +63,7 @@ class Band:
         self._changing: State | None = {} if self.rule.plain else None
 
     def set_round(self, t: int, rounds: Sequence[int]) -> None:
-        """Bring the coefficients to round t, in place."""
+        """Set the coefficients for round t, in place."""
         coefficients = [
             rule.coefficients(self.layout, t, total) for rule, total in zip(self.algorithms, rounds, strict=True)
         ]
@@ -75,19 +75,19 @@ class Band:
         self._written = coefficients
 
     def local(self, chunk: slice) -> Coefficients:
-        """Coefficients for some of the clients: ``[replicas, 1, 1 or size]``, and their own numbers of steps."""
+        """Return coefficients for a chunk of clients, ``[replicas, 1, 1 or size]``, with their numbers of steps."""
         assert self._known is not None
         return Coefficients(
             {name: value.unsqueeze(1) for name, value in self._known.items()}, steps=self._steps[:, chunk]
         )
 
     def central(self) -> Coefficients:
-        """Coefficients for the server: ``[replicas, 1 or size]``."""
+        """Return coefficients for the server, ``[replicas, 1 or size]``."""
         assert self._known is not None
         return self._known
 
     def open_round(self) -> None:
-        """Bring what the seated clients hold to their seats, and code what the server sends, where it is coded."""
+        """Copy the seated clients' states to their seats, and code the broadcast if broadcasts are coded."""
         if not self._seats.everyone:
             for name, vector in self.seated.items():
                 vector.copy_(self._seats.take(self.clients[name], self.replicas))
@@ -97,32 +97,32 @@ class Band:
                 self.coded_sent[name].copy_(vector)
 
     def sent(self) -> State:
-        """What the server sends, ``[replicas, 1, size]``, to be broadcast over the clients."""
+        """Return what the server sends as ``[replicas, 1, size]``, to be broadcast over the clients."""
         return {name: vector.unsqueeze(1) for name, vector in self.sent_to_all().items()}
 
     def sent_to_all(self) -> State:
-        """What the server sends, as the clients will know it, ``[replicas, size]``."""
+        """Return what the server sends, as the clients will decode it, ``[replicas, size]``."""
         return self.coded_sent if self._coded else self.shared(self.server)
 
     def shared(self, server: State) -> State:
-        """What a server sends in a state, were nothing coded."""
+        """Return what a server in this state sends, before any coding."""
         if not self._per_client:
             return self.rule.broadcast(algorithms_part(server))
         own = {name: each for name, each in algorithms_part(server).items() if name not in self._per_client}
         return self.rule.broadcast(own)
 
     def importance(self) -> Tensor:
-        """What the clients' fields are multiplied with before any are drawn, ``[replicas, clients]``."""
+        """Return the factors on the clients' fields before any client is drawn, ``[replicas, clients]``."""
         importance = self.rule.importance(algorithms_part(self.server))
         assert importance is not None
         return importance
 
     def memory(self, sent: State) -> State:
-        """What server and clients remember of a broadcast."""
+        """Return what server and clients remember of a broadcast."""
         return remember(self._coded, sent) if self._coded else {}
 
     def local_step(self, z: Tensor, gradient: Tensor, scale: Tensor, part: slice) -> Tensor:
-        """The algorithm's local step of some of the clients, from the loss gradient and what scales it."""
+        """Take the algorithm's local step for a chunk of clients; ``gradient * scale`` is the field."""
         own, sent, c = self._own(part), self.sent(), self.local(part)
         if self._fuse and self._fused is None:
             self._fused = fused_step(self.rule, z, gradient, scale, sent, own, c)
@@ -134,7 +134,7 @@ class Band:
     # Steps that are more than ``local_step`` --------------------------------------------------------------------------
 
     def begin(self, z: Tensor, part: slice) -> None:
-        """Bring what changes with the local steps to where some of the clients begin a round, at z."""
+        """Initialise the vectors that change with local steps, for a chunk of clients that start a round at z."""
         if self._changing == {}:
             return
         begun = self.rule.begin(z, self.sent(), self._own(part), self.local(part))
@@ -142,16 +142,16 @@ class Band:
             stored[:, part].copy_(begun[name].expand_as(stored[:, part]))
 
     def working(self, part: slice) -> State:
-        """The state of some of the clients within the local steps of a round."""
+        """Return the state of a chunk of clients during the local steps of a round."""
         changing = {name: vector[:, part] for name, vector in (self._changing or {}).items()}
         return {**self._own(part), **changing}
 
     def look(self, z: Tensor, F: Tensor, part: slice) -> Tensor:
-        """The second point at which some of the clients need the field."""
+        """Return the second points at which a chunk of clients needs the field."""
         return self.rule.look(z, self.sent(), self.working(part), F, self.local(part))
 
     def step(self, z: Tensor, F: Tensor, G: Tensor, part: slice, active: Tensor | None) -> Tensor:
-        """The algorithm's step of some of the clients; the state of those that are not active stays as it is."""
+        """Take the algorithm's step for a chunk of clients; inactive clients keep their state."""
         stores = self._stores(z)
         before = self.working(part)
         z, after = self.rule.step(z, self.sent(), before, F, G, self.local(part))
@@ -166,7 +166,7 @@ class Band:
         return {name: vector[:, part] for name, vector in algorithms_part(self.seated).items()}
 
     def _stores(self, z: Tensor) -> State:
-        """Room for the vectors that change with the steps, found by trying a step of the first client."""
+        """Return buffers for the vectors that change with local steps, found by trying one on the first client."""
         if self._changing is None:
             first = slice(0, 1)
             own, sent, c, z = self._own(first), self.sent(), self.local(first), z[:, :1]
@@ -182,7 +182,7 @@ def _copy(state: State) -> State:
 
 
 def _stack(by_replica: Sequence[Coefficients]) -> Coefficients:
-    """``[replicas, 1]`` where all are scalars, else ``[replicas, size]``."""
+    """Stack coefficients: ``[replicas, 1]`` if all are scalars, else ``[replicas, size]``."""
     stacked = Coefficients()
     for name in by_replica[0]:
         values = [coefficients[name] for coefficients in by_replica]

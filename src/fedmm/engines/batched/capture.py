@@ -1,4 +1,4 @@
-"""CUDA graphs: work that is recorded once and replayed with one launch."""
+"""CUDA graphs, which record work once and replay it with one launch."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ Work = Callable[[], None]
 
 
 def warm_up(work: Work, changed: Sequence[Tensor]) -> None:
-    """Run ``work`` so that kernels are compiled and chosen, then put the tensors it ``changed`` back as they were."""
+    """Run ``work`` so that kernels are compiled and chosen, then restore the tensors that it ``changed``."""
     kept = [tensor.clone() for tensor in changed]
     stream = torch.cuda.Stream()  # type: ignore[no-untyped-call]
     stream.wait_stream(torch.cuda.current_stream())
@@ -25,7 +25,7 @@ def warm_up(work: Work, changed: Sequence[Tensor]) -> None:
 
 
 def capture_graphs(works: Sequence[Work]) -> list[Work]:
-    """A replay for each work; they share their memory, so that only one may run at a time."""
+    """Return a replay function for each work; they share memory, so only one may run at a time."""
     memory = torch.cuda.graph_pool_handle()
     replays = []
     for work in works:

@@ -1,4 +1,4 @@
-"""Everything about a stack's clients that does not change from round to round."""
+"""The clients of a stack: their rows, weights and local steps, and who takes part in a round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from fedmm.engines.batched.seats import Seats
 
 @dataclass(frozen=True)
 class Replica:
-    """One run of a stack."""
+    """One run in a stack."""
 
     problem: FederatedProblem
     algorithm: Algorithm
@@ -32,21 +32,21 @@ class Replica:
 
 
 class ClientStack:
-    """The clients of all replicas, ``[replicas, clients]`` with clients in order of their names.
+    """The clients of all replicas, ``[replicas, clients]``, in order of client name.
 
-    steps: M_i, those of the round where they vary; most_steps: the largest there may be; longest: the largest in
-    the round; unequal_steps: whether some clients have ended while others go on; weights, scale, target_weight: what
-    rows, gradients and target losses are multiplied with; alpha: what values of f_i are; sam_radius: how far SAM steps
-    go, None without them;
-    has_source: who holds labelled rows; pool, sampler: their rows, and which of them a round needs; view: how rows are
-    shown. taking_part: how many of each replica's clients work in a round; taking_part_in_all: how many of the whole
-    federation's, ``[replicas, 1, 1]``, where these are but some of them; groups: who holds the same domains,
-    target: who holds target rows;
-    projection: to where constraints allow, local_projection: after a local step; client_weights: what updates are
-    multiplied with before their mean, unless they weigh_alike.
+    steps: M_i, for the current round if they vary; most_steps: the largest in any round; longest: the largest in the
+        current round; unequal_steps: whether some clients finish while others go on.
+    weights, scale, target_weight, alpha: factors on rows, gradients, target losses and values of f_i.
+    sam_radius: the radius of SAM's steps; None without them. has_source, target: who holds source or target rows.
+    groups: who holds the same domains. pool, sampler: the rows, and which of them a round needs. view: how they are
+        shown to the network.
+    taking_part: how many clients of each replica take part; taking_part_in_all: how many of the whole federation,
+        ``[replicas, 1, 1]``, of which these clients may be only some.
+    projection, local_projection: onto the constraints, at the server and after a local step.
+    client_weights: factors on updates before their mean, unless they weigh_alike.
 
-    seats: where at most half of the clients take part, what is said of clients above, but for names and flat, is of
-    those who are seated in the round, ``[replicas, seats]``.
+    seats: if at most half of the clients take part and no rule needs the others, the tensors above that hold a value
+        per client are ``[replicas, seats]``, of the clients seated in the round.
     """
 
     def __init__(self, replicas: Sequence[Replica], layout: Layout) -> None:
@@ -56,7 +56,7 @@ class ClientStack:
         self.shape = (len(replicas), self.count)
         require(
             all(len(clients) == self.count for clients in self.names),
-            "replicas of a stack must have equally many clients",
+            "replicas of a stack must have the same number of clients",
         )
         self.flat = cast(
             list[StackableClient], [client for replica_clients in by_replica for client in replica_clients]
@@ -125,7 +125,7 @@ class ClientStack:
         return self._follow(torch.stack(list(tensors)).view(*self.shape, *tensors[0].shape))
 
     def _follow(self, of_all: Tensor) -> Tensor:
-        """What the seated clients have of all clients' numbers; :meth:`seat` brings it to a round, in place."""
+        """Return the seated clients' part of a tensor of all clients; :meth:`seat` updates it in place every round."""
         if self.seats.everyone:
             return of_all
         own = self.seats.take(of_all)
@@ -133,7 +133,7 @@ class ClientStack:
         return own
 
     def seat(self, working: Tensor) -> None:
-        """Seat those who work in a round, bool ``[replicas, clients]``."""
+        """Seat the clients that take part in a round. working: bool ``[replicas, clients]``."""
         if self.seats.everyone:
             return
         places = self.seats.fill(working)
@@ -144,12 +144,12 @@ class ClientStack:
             own.copy_(self.seats.take(of_all))
 
     def rows(self, t: int) -> Tensor:
-        """The pool's rows of every local step in round t, int64 ``[replicas, seats, most_steps, rows]``."""
+        """Return round t's rows as positions in the pool, int64 ``[replicas, seats, most_steps, rows]``."""
         rows = self.sampler.indices(t, self.longest, None if self.seats.everyone else self._positions)
         return rows.view(*self.seats.shape, self.most_steps, -1)
 
     def set_steps(self, t: int) -> None:
-        """Bring the numbers of local steps to round t, in place, where they vary."""
+        """Set the numbers of local steps for round t, in place, if they vary."""
         if not self.steps_vary:
             return
         pairs = zip(self._replicas, self._given_steps, strict=True)
@@ -158,17 +158,17 @@ class ClientStack:
         self.longest = max(map(max, steps))
 
     def dropout_keys(self, t: int) -> Tensor:
-        """The keys of every local step's masks in round t, int64 ``[replicas, seats, longest]``."""
+        """Return the dropout keys of every local step in round t, int64 ``[replicas, seats, longest]``."""
         keys = [[client.dropout_key(t, step) for step in range(self.longest)] for client in self._seated]
         return torch.tensor(keys).view(*self.seats.shape, self.longest)
 
     def view_keys(self, t: int) -> Tensor:
-        """The keys of every local step's view in round t, int64 ``[replicas, seats, longest]``."""
+        """Return the keys of every local step's view in round t, int64 ``[replicas, seats, longest]``."""
         keys = [[client.view_key(t, step) for step in range(self.longest)] for client in self._seated]
         return torch.tensor(keys).view(*self.seats.shape, self.longest)
 
     def working(self, t: int) -> Tensor:
-        """Who takes part in round t, bool ``[replicas, clients]``."""
+        """Return who takes part in round t, bool ``[replicas, clients]``."""
         draws: dict[tuple[object, ...], list[bool]] = {}
         present = []
         for names, replica in zip(self.names, self._replicas, strict=True):
@@ -181,9 +181,9 @@ class ClientStack:
         return torch.tensor(present)
 
     def weighted_draw(self, t: int, replicas: slice, importance: Tensor) -> tuple[Tensor, Tensor]:
-        """Who takes part in round t of these replicas, drawn by importance, and what their fields are multiplied with.
+        """Draw who takes part in round t of these replicas by importance; return that and the factors on their fields.
 
-        importance, and both: ``[replicas, clients]``.
+        importance, and both results: ``[replicas, clients]``.
         """
         pairs = zip(self.names[replicas], self._replicas[replicas], strict=True)
         orders, starts = zip(*(draw_order(names, r.problem.seed, t) for names, r in pairs), strict=True)
@@ -193,29 +193,29 @@ class ClientStack:
         return weighted_draw(importance, count, torch.tensor(orders, device=device), begin)
 
     def noise_keys(self, t: int) -> Tensor:
-        """The keys of the noise in round t's updates, int64 ``[replicas, seats]``."""
+        """Return the keys of the noise in round t's updates, int64 ``[replicas, seats]``."""
         seats = self.seats.shape[1]
         own = [[client.name for client in self._seated[start:][:seats]] for start in range(0, len(self._seated), seats)]
         each = zip(own, self._replicas, strict=True)
         return torch.tensor([[SeededNoise(r.problem.seed).key(name, t) for name in names] for names, r in each])
 
     def nu(self, t: int, rounds: Sequence[int]) -> list[float]:
-        """The trade-off of each replica in round t."""
+        """Return each replica's weight nu of the domain loss in round t."""
         objectives = [client.objective for client in self.flat[:: self.count]]
         return [objective.nu_in(t, total) for objective, total in zip(objectives, rounds, strict=True)]
 
 
 def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClient], layout: Layout) -> None:
-    """What a stack takes from its first replica must hold for all of them."""
+    """Refuse replicas that differ in what a stack takes from the first of them."""
     for replica in replicas:
         replica.terms.check_noise(replica.problem, replica.algorithm)
         same = replica.problem.layout.blocks == layout.blocks and replica.problem.layout.dtype == layout.dtype
-        require(same, "replicas of a stack must have networks of one structure and dtype")
+        require(same, "replicas of a stack must have networks of the same structure and dtype")
         first, own = replicas[0].problem, replica.problem
         constraints = own.constraints == first.constraints and own.held_locally == first.held_locally
         require(constraints, "replicas of a stack must have the same constraints")
         shared = replica.problem.share_statistics == replicas[0].problem.share_statistics
-        require(shared, "replicas of a stack must have one policy for running statistics")
+        require(shared, "replicas of a stack must have the same policy for running statistics")
         require(
             replica.terms.structure() == replicas[0].terms.structure(),
             "replicas of a stack must have the same terms; only the share of clients that take part may differ",
@@ -223,14 +223,14 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
     for client in clients:
         require(
             client.objective.structure() == clients[0].objective.structure(),
-            "replicas of a stack must have one objective; only nu, target weight, gradient scale and sam_radius "
+            "replicas of a stack must have the same objective; only nu, target weight, gradient scale and sam_radius "
             "above 0 may differ",
         )
-        require(client.view == clients[0].view, "replicas of a stack must have one view of their rows")
+        require(client.view == clients[0].view, "replicas of a stack must have the same view of their rows")
 
 
 def _needs_everyone(replica: Replica) -> bool:
-    """Whether a round's arithmetic needs numbers or sums of clients that do not take part."""
+    """Return whether a round also needs numbers or sums of clients that do not take part."""
     rule = type(replica.algorithm)
     numbers = rule.importance is not Algorithm.importance or rule.init_per_client is not Algorithm.init_per_client
     return numbers or bool(replica.algorithm.reports) or replica.terms.keeps_totals(replica.algorithm)

@@ -1,4 +1,4 @@
-"""All clients of all replicas as one program: the algorithms' own arithmetic, with leading axes."""
+"""The batched engine: runs all clients of all replicas as one program, by the algorithms' own methods."""
 
 from __future__ import annotations
 
@@ -28,17 +28,18 @@ Capture = Literal["none", "round", "step"]
 
 
 class Batched:
-    """Runs a stack of replicas, round by round.
+    """Engine that runs a stack of replicas round by round.
 
-    All replicas have the same layout, the same number of clients and batches of one size; algorithms, hyperparameters,
-    seeds, data and local steps may differ. Replicas of one algorithm must stand together, and all run equally long.
+    All replicas must have the same layout, number of clients and batch size; algorithms, hyperparameters, seeds, data
+    and local steps may differ. Adjacent replicas of one algorithm form a band, so keep those of one algorithm together.
 
-    network: the replicas' networks as one function. capture: ``round`` or ``step`` replays a CUDA graph of that, and
-    ``none`` runs operation by operation. chunk: how many clients of each replica run at once. around: entered for all
-    computation, for example to set a precision. guarded: have a round's measures keep to :meth:`set_limits`.
+    network: the replicas' networks as one function. capture: ``round`` or ``step`` records that as a CUDA graph and
+    replays it (``step`` is used if rounds differ in shape); ``none`` runs eagerly. chunk: how many clients of each
+    replica run at once. around: a context entered for all computation, for example to set the precision. guarded: stop
+    a replica before its metrics exceed :meth:`set_limits`.
 
-    Where at most half of the clients take part, those who are away are not computed. A replica that ceases to be finite
-    stops where it is, and the others go on: ``rounds_done`` tells how far each came.
+    If at most half of the clients take part, the absent ones are usually not computed. A replica that is no longer
+    finite stops while the others go on; ``rounds_done`` tells how many rounds each has finished.
     """
 
     def __init__(
@@ -61,7 +62,7 @@ class Batched:
         self.terms = replicas[0].terms.structure()
         self.clients = ClientStack(replicas, self.layout)
         self._around = around
-        # A graph of a whole round has as many steps in every round, and the same vectors travel.
+        # The graph of a whole round fixes the number of local steps and the vectors that are sent.
         vary = self.clients.steps_vary or any(_may_be_silent(replica.algorithm) for replica in replicas)
         self._capture: Capture = "step" if capture == "round" and vary else capture
         seats = self.clients.seats.shape[1]
@@ -91,7 +92,7 @@ class Batched:
         )  # fmt: skip
         self._programs: list[Callable[[], None]] | None = None
         self.given_importance: Tensor | None = None
-        """What fields are multiplied with, ``[replicas, clients]``, where a server elsewhere says so."""
+        """Factors on the clients' fields, ``[replicas, clients]``, if a remote server sets them."""
 
     # Set-up -----------------------------------------------------------------------------------------------------------
 
@@ -109,9 +110,9 @@ class Batched:
     # One round --------------------------------------------------------------------------------------------------------
 
     def advance(self) -> Tensor:
-        """One round of every replica that is still alive; what it measured, ``[replicas, measures]``, on the device.
+        """Run a round of every replica that is alive; return its metrics, ``[replicas, metrics]``, on the device.
 
-        Nothing waits for the device: read the result when it is needed.
+        This does not wait for the device; read the result only when it is needed.
         """
         self._set_round()
         with self._around():
@@ -123,7 +124,7 @@ class Batched:
         return self.now.measures.clone()
 
     def try_step(self) -> None:
-        """One local step of the first chunk, to measure its cost; for a stack that is thrown away afterwards."""
+        """Run one local step of the first chunk to measure its cost; discard the stack afterwards."""
         self._set_round()
         with self._around():
             if not all(band.rule.plain for band in self.bands):
@@ -159,7 +160,7 @@ class Batched:
             self.now.view_keys[:, :, :longest].copy_(self.clients.view_keys(t))
 
     def _weigh(self, band: Band, t: int) -> None:
-        """The weights of a band's clients in round t, and who of them takes part where that is drawn by weight."""
+        """Set the weights of a band's clients in round t and, if clients are drawn by weight, who takes part."""
         r = band.replicas
         if self.given_importance is not None:
             self.now.importance.copy_(self.given_importance)
@@ -179,7 +180,7 @@ class Batched:
         self._servers.settle()
 
     def traffic(self, replica: int, t: int, in_step: int) -> tuple[int, int]:
-        """Bytes up and down of a replica in round t, where so many clients know what was sent in the round before."""
+        """Return a replica's bytes up and down in round t. in_step: how many clients know the previous broadcast."""
         return self._traffic.in_round(replica, t, in_step)
 
     # CUDA graphs ------------------------------------------------------------------------------------------------------
@@ -199,7 +200,7 @@ class Batched:
         self._servers.settle()
 
     def _record(self) -> list[Callable[[], None]]:
-        """The whole round as one graph, or one local step of each chunk."""
+        """Capture the whole round as one graph, or one local step of each chunk."""
 
         def small_round() -> None:
             self._work.begin()
@@ -229,12 +230,12 @@ class Batched:
 
     @property
     def models(self) -> Tensor:
-        """The points whose networks predict, ``[replicas, size]``; see :attr:`FederatedState.model`."""
+        """The points used for prediction, ``[replicas, size]``; see :attr:`FederatedState.model`."""
         return torch.cat([band.server.get("average", band.server["z"]) for band in self.bands])
 
     @property
     def statistics(self) -> Statistics:
-        """The running statistics that the servers hold, ``[replicas, ...]``."""
+        """The servers' running statistics, ``[replicas, ...]``."""
         return self.now.statistics
 
     @property
@@ -253,9 +254,9 @@ class Batched:
         return self.now.alive.clone()
 
     def set_limits(self, limits: Sequence[Mapping[str, float] | None]) -> None:
-        """The most that each measure of each replica may be in the next round; a replica stops before it is more.
+        """Set the upper limits of each replica's metrics in the next round; a replica stops before it exceeds one.
 
-        None for a replica that is not looked at.
+        limits: one entry per replica; None for a replica without limits.
         """
         largest = torch.finfo(self.layout.dtype).max
         table = [[torch.inf if limit is None else limit.get(name, largest) for name in METRICS] for limit in limits]
@@ -266,11 +267,11 @@ class Batched:
 
     @property
     def by_client(self) -> Tensor:
-        """What the last round measured of each client, ``[replicas, measures, clients]``, on the device."""
+        """The last round's metrics of each client, ``[replicas, metrics, clients]``, on the device."""
         return self.now.by_client.clone()
 
     def clients_of(self, replica: int, measured: Sequence[Sequence[float]]) -> dict[str, dict[str, float]]:
-        """What a round measured of a replica's clients, by measure and name; nothing where updates carry noise."""
+        """Return the metrics of a replica's clients by metric and client name; empty if updates carry noise."""
         if self.terms.transmission.private:
             return {}
         names = self.clients.names[replica]
@@ -282,20 +283,20 @@ class Batched:
 
     @property
     def verdicts(self) -> Tensor:
-        """What became of each client's update in the last round, uint8 ``[replicas, clients]``, on the device."""
+        """The verdict on each client's update in the last round, uint8 ``[replicas, clients]``, on the device."""
         return self.now.verdicts.clone()
 
     def refusals(self, replica: int, verdicts: Sequence[int]) -> tuple[Refusal, ...]:
-        """Whose updates were not counted, and why, from a replica's verdicts."""
+        """Return whose updates were refused, and why, from a replica's verdicts."""
         named = zip(self.clients.names[replica], verdicts, strict=True)
         return tuple(Refusal(name, REASONS[verdict]) for name, verdict in named if verdict in REASONS)
 
     def offender(self, replica: int) -> str:
-        """The first client whose upload was not finite when a replica stopped; empty where all were."""
+        """Return the first client whose upload was not finite when a replica stopped; empty if all were finite."""
         return self.now.offender(replica)
 
     def worked(self, replica: int) -> dict[str, Worked]:
-        """What each client of a replica has made of the last round, whatever became of its update; all took part."""
+        """Return each client's results of the last round, counted or not; all clients must have taken part."""
         assert self.clients.seats.everyone
         number, r = self.now.place(replica)
         task, domain = (self.now.losses[:, replica] / self.clients.steps[replica]).double().tolist()
@@ -323,7 +324,7 @@ class Batched:
         return worked
 
     def prediction_statistics(self, replica: int, clients: Sequence[str]) -> Statistics:
-        """The mean of some clients' own running statistics."""
+        """Return the mean of some clients' own running statistics."""
         chosen = [self.clients.names[replica].index(name) for name in clients]
         return {
             name: value[replica, chosen].double().mean(dim=0).to(value.dtype)
@@ -331,31 +332,31 @@ class Batched:
         }
 
     def state(self, replica: int) -> FederatedState:
-        """Everything one replica is, as every engine has it."""
+        """Return a replica's state in the form common to all engines."""
         return self.now.state(replica, self.round)
 
     def finish(self, replica: int) -> None:
-        """Have a replica stay as it is while the others go on."""
+        """End a replica on purpose: it keeps its state while the others go on."""
         self.now.finished[replica] = True
         self.now.alive[replica] = False
 
     def load(self, states: Sequence[FederatedState]) -> None:
-        """Go on from these states, one a replica, all after the same number of rounds.
+        """Continue from these states, one per replica, all after the same number of rounds.
 
-        A state that has ``ended`` is that of a replica that stopped, then or earlier: it stays stopped.
+        A state that has ``ended`` may be of an earlier round; its replica stays stopped.
         """
         count = len(self.replicas)
-        require(len(states) == count, f"a stack of {count} replicas goes on from {count} states, not {len(states)}")
+        require(len(states) == count, f"a stack of {count} replicas needs {count} states, not {len(states)}")
         alive = {state.round for state in states if not state.ended}
         newest = max(state.round for state in states)
-        require(alive <= {newest}, "the replicas of a stack must have finished equally many rounds")
+        require(alive <= {newest}, "the replicas of a stack must have finished the same number of rounds")
         self.round = newest
         for replica, state in enumerate(states):
             self.now.put(replica, state)
 
     def restore(self, replica: int, state: FederatedState, algorithm: Algorithm) -> None:
-        """Have one replica go on from another state, after as many rounds as all have, with other hyperparameters."""
-        require(state.round == self.round, f"the state of a replica must be that after round {self.round}")
+        """Continue one replica from another state of the current round, with other hyperparameters."""
+        require(state.round == self.round, f"the replica's state must be from after round {self.round}")
         number, place = self.now.place(replica)
         self.bands[number].algorithms[place] = algorithm
         self.now.put(replica, state)

@@ -1,7 +1,7 @@
-"""An algorithm's local step as one CUDA kernel.
+"""Compiling an algorithm's local step into one CUDA kernel.
 
-The rule is plain arithmetic on tensors, so what it does is recorded operation by operation and written as one C++
-expression, which torch's jiterator compiles in well under a second. The rule's own code stays as it is.
+A local step is plain arithmetic on tensors, so its operations are traced and written as one C++ expression, which
+torch's jiterator compiles in well under a second. The algorithm's own code stays unchanged.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _OPERATORS = {
 def fused_step(
     rule: Algorithm, z: Tensor, gradient: Tensor, scale: Tensor, sent: State, own: State, c: Coefficients
 ) -> Fused | None:
-    """``rule.local_step(z, sent, own, gradient * scale, c)`` as one kernel; None where it is more than arithmetic."""
+    """Return ``rule.local_step(z, sent, own, gradient * scale, c)`` as one kernel; None if it cannot be fused."""
     names = (tuple(sent), tuple(own), tuple(c))
 
     def step(z: Tensor, F: Tensor, *vectors: Tensor) -> Tensor:
@@ -45,7 +45,7 @@ def fused_step(
     with torch.no_grad():
         written = in_one_expression(make_fx(scaled_step)(z, gradient, scale, *vectors).graph)
         scales = written is not None
-        if written is None:  # perhaps for one input too many
+        if written is None:  # perhaps one input too many: scale the gradient outside the kernel
             written = in_one_expression(make_fx(step)(z, gradient, *vectors).graph)
     if written is None:
         return None
@@ -62,7 +62,7 @@ def fused_step(
 
 
 def in_one_expression(graph: fx.Graph) -> tuple[str, list[int]] | None:
-    """The C++ of a graph of element-wise arithmetic, and which of its inputs it uses."""
+    """Return the C++ of a graph and the inputs it uses; None unless it is arithmetic on at most 8 inputs."""
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     used = [position for position, node in enumerate(inputs) if node.users]
     if len(used) > _MOST_INPUTS:

@@ -23,14 +23,14 @@ from fedmm.engines.batched.tensors import StackTensors, over
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Replicas whose gradients are taken together, and for each chunk what is no parameter of their networks."""
+    """Replicas whose gradients are computed together, and for each chunk their networks' constants."""
 
     replicas: slice | Tensor
     constants: Sequence[Mapping[str, Tensor]]
 
 
 class LocalWork:
-    """The work of all who are seated, in place; chunks: those that run at once."""
+    """Runs the local steps of all seated clients, in place. chunks: slices of seats that run at once."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class LocalWork:
         return _Chosen(replicas, [self._network.constants(which[:, part].flatten()) for part in self.chunks])
 
     def begin(self) -> None:
-        """Every client where the server is, and nothing summed yet."""
+        """Start a round: put every client at the server's point, and reset losses and the step counter."""
         now = self._now
         for band in now.bands:
             band.open_round()
@@ -77,7 +77,7 @@ class LocalWork:
         now.step.zero_()
 
     def step(self, number: int, step: int | Tensor) -> None:
-        """One local step of one chunk of the clients, in place."""
+        """Take one local step of one chunk of clients, in place."""
         now = self._now
         part = self.chunks[number]
         active = (step < self._clients.steps[:, part]) if self._clients.unequal_steps else None
@@ -109,7 +109,7 @@ class LocalWork:
         now.losses[:, :, part] += losses if active is None else torch.where(active, losses, 0.0)
 
     def _look(self, number: int, step: int | Tensor, gradient: Tensor) -> list[Tensor]:
-        """The signed fields at the second points of each band that looks, from one pass for all of them."""
+        """Return the signed fields at the second points of each band that looks, computed in one pass."""
         if not self._looking:
             return []
         part = self.chunks[number]
@@ -125,16 +125,16 @@ class LocalWork:
         return [own * self._scale(band, part) for band, own in each]
 
     def _scale(self, band: Band, part: slice) -> Tensor:
-        """What a band's loss gradients are multiplied with to be the fields that its clients work with."""
+        """Return the factor that turns a band's loss gradients into its clients' signed fields."""
         scale = self._clients.scale[band.replicas, part]
         return scale * self._now.importance[band.replicas, part].unsqueeze(-1) if band.weighs else scale
 
     def _gradient(self, number: int, step: int | Tensor, second: Tensor | None = None) -> tuple[Tensor, Tensor, Tensor]:
-        """The loss gradients ``[replicas, clients, size]``, task and domain losses ``[2, replicas, clients]``, and
-        the values that those are the gradients of, ``[replicas, clients]``.
+        """Compute the gradients, losses and values of one chunk in one local step.
 
-        second: points at which those replicas that look are asked for them once more. The batches are the same, and
-        running statistics stay as they are.
+        Return loss gradients ``[replicas, clients, size]``, task and domain losses ``[2, replicas, clients]``, and the
+        values that were differentiated ``[replicas, clients]``. second: points for a second evaluation of the replicas
+        that look; it uses the same batches and leaves running statistics unchanged.
         """
         now = self._now
         part = self.chunks[number]
@@ -178,7 +178,7 @@ class LocalWork:
         return gradient.view(*shape, self._layout.size), losses.detach().view(2, *shape), value.detach().view(shape)
 
     def _statistics(self, chosen: _Chosen, part: slice, *, copied: bool) -> Statistics:
-        """The clients' running statistics ``[networks, ...]``."""
+        """Return the clients' running statistics ``[networks, ...]``."""
         own_statistics = {name: value[chosen.replicas][:, part] for name, value in self._now.own_statistics.items()}
         flat = {name: value.flatten(0, 1) for name, value in own_statistics.items()}
         return {name: value.clone() if copied else value.contiguous() for name, value in flat.items()}
@@ -190,7 +190,7 @@ class LocalWork:
                 own.copy_(value.view(own.shape))
 
     def finish(self, part: slice, t: int) -> None:
-        """What some of the clients send in round t, and what they keep."""
+        """Compute what a chunk of clients sends in round t and what it keeps, in place."""
         now, terms = self._now, self._terms
         for number, (band, kept) in enumerate(zip(now.bands, now.next_clients, strict=True)):
             own = {name: vector[:, part] for name, vector in band.seated.items()}

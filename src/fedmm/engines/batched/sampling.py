@@ -1,4 +1,4 @@
-"""The rows of a round for all clients at once, on the device where they lie."""
+"""Drawing the rows of a round for all clients at once, on the device that holds them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedmm.core.seeding import epoch_key, permutation
 
 
 class RowPool:
-    """All rows of all clients in one tensor, each stored once however many clients or replicas share it."""
+    """All rows of all clients in one tensor; rows that clients or replicas share are stored once."""
 
     def __init__(self, held: Sequence[HeldRows], device: torch.device) -> None:
         shapes = {(rows.x.shape[1:], rows.x.dtype) for rows in held}
-        require(len(shapes) == 1, "clients that are stacked must hold rows of one shape and type")
+        require(len(shapes) == 1, "stacked clients must hold rows of the same shape and dtype")
         self._bases: dict[tuple[object, ...], int] = {}
         xs, ys, total = [], [], 0
         for rows in held:
@@ -37,14 +37,14 @@ class RowPool:
         return tuple((tensor.data_ptr(), tensor.shape, tensor.stride()) for tensor in tensors)
 
     def numbers(self, held: HeldRows) -> Tensor:
-        """The places of a client's rows in the pool, int64 ``[held]``."""
+        """Return the positions of a client's rows in the pool, int64 ``[held]``."""
         own = torch.arange(held.count) if held.index is None else held.index
         return own.to(self.x.device) + self._bases[self._identity(held)]
 
 
 @dataclass
 class _Group:
-    """Parts of batches that go over equally many rows in equal strides."""
+    """Clients that draw the same part of a batch from equally many rows, in equally many steps."""
 
     rows: int
     batch_rows: int
@@ -57,16 +57,16 @@ class _Group:
 
 @dataclass
 class _Orders:
-    """The order of rows in one epoch for each member of a group, ``[members, rows]``, and whose are drawn."""
+    """The row order in one epoch for each member of a group, ``[members, rows]``, and whose orders are drawn so far."""
 
     rows: Tensor
     drawn: set[int] = field(default_factory=set)
 
 
 class RoundSampler:
-    """The rows of every local step of a round, the same that each client would draw by itself.
+    """Draws the rows of every local step of a round, exactly as each client would draw them on its own.
 
-    drawn: the most steps in a round, and the rows of a batch.
+    drawn: the largest number of steps in a round, and the batch size.
     """
 
     def __init__(self, clients: Sequence[StackableClient], steps: Sequence[int], pool: RowPool) -> None:
@@ -83,7 +83,7 @@ class RoundSampler:
                 group.keys.append(held.key_parts)
                 group.numbers.append(pool.numbers(held))
                 first += held.batch_rows
-            require(first == self.drawn[1], "clients that are stacked must have batches of one size")
+            require(first == self.drawn[1], "stacked clients must have the same batch size")
         self._groups = list(groups.values())
         self._numbers = [torch.stack(group.numbers) for group in self._groups]
         self._clients = [torch.tensor(group.clients, device=self._device) for group in self._groups]
@@ -92,10 +92,9 @@ class RoundSampler:
         self._orders: dict[int, dict[int, _Orders]] = defaultdict(dict)
 
     def indices(self, t: int, longest: int | None = None, seated: Sequence[int] | None = None) -> Tensor:
-        """The pool's rows of round t, int64 ``[clients, steps, rows]``; beyond a client's own steps they are 0.
+        """Return round t's rows as positions in the pool, int64 ``[clients, steps, rows]``; 0 beyond its steps.
 
-        longest: as many steps as are looked at, by default all; beyond them the rows are 0 too. seated: whose rows
-        are asked for, by default everyone's.
+        longest: fill only this many steps (default: all), the rest is 0. seated: whose rows to draw (default: all).
         """
         clients = self._count if seated is None else len(seated)
         chosen = torch.zeros(clients, *self.drawn, dtype=torch.int64, device=self._device)
@@ -121,7 +120,7 @@ class RoundSampler:
         return chosen
 
     def _order(self, number: int, epoch: int, members: Sequence[int]) -> Tensor:
-        """The order of one epoch for a group, ``[group's members, rows]``, drawn at least for these members."""
+        """Return a group's row orders in one epoch, ``[group's members, rows]``, drawn at least for ``members``."""
         group, orders = self._groups[number], self._orders[number]
         if epoch not in orders:
             shape = (len(group.keys), group.rows)

@@ -1,4 +1,4 @@
-"""Who computes in a round: all clients of a stack, or as many seats as take part, filled anew in every round."""
+"""Which clients a stack computes in a round: all of them, or those in a few seats that are refilled every round."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from torch import Tensor
 
 
 class Seats:
-    """Seats of each replica's clients.
+    """The seats of each replica, that is, the clients that are computed in a round.
 
-    shape: ``(replicas, seats)``. everyone: each client has a seat of its own, so that seats are clients. Else ``of``
-    says who sits where in the round, int64 ``[replicas, seats]``; nobody has two seats.
+    shape: ``(replicas, seats)``. everyone: whether each client has its own seat; seats and clients are then the same.
+    of: the client in each seat in this round, int64 ``[replicas, seats]``; no client has two.
     """
 
     def __init__(self, replicas: int, clients: int, seats: int, device: torch.device) -> None:
@@ -20,9 +20,9 @@ class Seats:
         self._numbers = torch.arange(replicas, device=device).unsqueeze(1)
 
     def fill(self, working: Tensor) -> Tensor:
-        """Seat those who work, bool ``[replicas, clients]``, and others where seats are left; who sits where.
+        """Seat the clients that work, and others in the remaining seats; return the client in each seat.
 
-        Both are on the CPU.
+        working: bool ``[replicas, clients]``, on the CPU like the result.
         """
         first = working.to(torch.uint8).argsort(dim=1, descending=True, stable=True)
         seated = first[:, : self.shape[1]].sort(dim=1).values
@@ -30,11 +30,11 @@ class Seats:
         return seated
 
     def take(self, values: Tensor, replicas: slice = slice(None)) -> Tensor:
-        """What the seated clients have of ``[replicas, clients, ...]``; the tensor itself where everyone is seated."""
+        """Return the seated clients' part of ``[replicas, clients, ...]``; the tensor itself if everyone is seated."""
         return values if self.everyone else values[self._places(replicas)]
 
     def put(self, values: Tensor, own: Tensor, replicas: slice = slice(None)) -> None:
-        """Write what the seated clients have, ``[replicas, seats, ...]``, where all clients' values are."""
+        """Write the seated clients' values, ``[replicas, seats, ...]``, into the tensor of all clients."""
         if self.everyone:
             values.copy_(own)
         else:

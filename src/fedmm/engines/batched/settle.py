@@ -1,4 +1,4 @@
-"""The servers' part of a round: which updates count, the servers' new states, and what the round measured."""
+"""The servers' part of a round: which updates count, the servers' new states, and the round's metrics."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from fedmm.engines.inbox import too_large
 
 
 class Settlement:
-    """Settles a round, in place: everything that comes after the clients' last steps.
+    """Ends a round, in place: everything that follows the clients' last local steps.
 
-    all_counted: every client of every round is counted, for certain. shares_statistics: running statistics are the
-    server's. guarded: a replica stops before its measures are beyond the limits.
+    all_counted: every client is certain to be counted in every round. shares_statistics: the server averages running
+    statistics. guarded: a replica stops before its metrics exceed their limits.
     """
 
     def __init__(
@@ -40,9 +40,9 @@ class Settlement:
         self._guarded = guarded
 
     def settle(self) -> None:
-        """The servers' update and the measures; a replica that is no longer finite keeps its last good state.
+        """Update the servers and compute the metrics; a replica that is no longer finite keeps its last good state.
 
-        A client that does not take part, or whose update is refused, keeps its last state as well.
+        A client that does not take part, or whose update is refused, keeps its last state too.
         """
         now, seats = self._now, self._clients.seats
         for number, (band, uploads, kept) in enumerate(zip(now.bands, now.uploads, now.next_clients, strict=True)):
@@ -62,7 +62,7 @@ class Settlement:
             bad = torch.zeros_like(now.not_finite[r])
             seats.put(bad, ~finite, r)
             now.not_finite[r] = torch.where(was_alive[:, None], bad, now.not_finite[r])
-            good = server["z"].isfinite().all(dim=-1) | ~counted.any(dim=-1)  # who has no updates stays as it is
+            good = server["z"].isfinite().all(dim=-1) | ~counted.any(dim=-1)  # without updates the server stays put
             if self._terms.on_bad_update == "stop":
                 good = good & finite.all(dim=-1)
             now.measures[r] = self._measure(band, counted, kept)
@@ -87,7 +87,7 @@ class Settlement:
         self._settle_statistics()
 
     def _server_update(self, number: int, counted: Tensor) -> tuple[State, State]:
-        """The servers' states after a band's uploads, and the sums of all updates where they are kept."""
+        """Return the servers' states after a band's uploads, and the new sums of all updates if they are kept."""
         band, uploads, totals = self._now.bands[number], self._now.uploads[number], self._now.totals[number]
         sent = band.sent_to_all()
         everyone = self._groups(band.replicas)
@@ -139,20 +139,20 @@ class Settlement:
             seats.put(now.client_statistics[name], torch.where(chosen, value, now.kept_statistics[name]))
 
     def _within_limits(self, replicas: slice) -> Tensor:
-        """Which replicas measured nothing that is too large or, where there are limits, not finite; ``[replicas]``."""
+        """Return which replicas are within their limits, ``[replicas]``; one with limits must also be finite."""
         measures, limits = self._now.measures[replicas], self._now.limits[replicas]
         finite = measures.index_select(1, self._now.must_be_finite).isfinite().all(dim=-1)
         finite |= (limits == torch.inf).all(dim=-1)
         return finite & ~(measures.abs() > limits).any(dim=-1)
 
     def _measure(self, band: Band, counted: Tensor, kept: State) -> Tensor:
-        """What a round measured for the replicas of a band, ``[replicas, measures]``; kept: the clients' new states."""
+        """Return the round's metrics for a band's replicas, ``[replicas, metrics]``. kept: the clients' new states."""
         r, now, clients, seats = band.replicas, self._now, self._clients, self._clients.seats
         points, z_0 = now.z[r], band.sent()["z"]
         sources = clients.has_source[r] & counted
         task, domain = now.losses[:, r] / clients.steps[r]
         task = torch.where(clients.has_source[r], task, 0.0)
-        if self._terms.transmission.private:  # the noise would hide nothing if losses were told
+        if self._terms.transmission.private:  # losses would reveal what the noise hides
             task, domain = torch.zeros_like(task), torch.zeros_like(domain)
         mean = mean_over(points, counted.unsqueeze(-1), dim=1)
         drift, dual_norm = (points - z_0).norm(dim=-1), torch.zeros_like(task[:, 0])
@@ -177,7 +177,7 @@ class Settlement:
         return torch.stack(measures, dim=1)
 
     def _in_step(self, replicas: slice) -> Tensor:
-        """Who works in this round and was counted in the last one, so that it knows what was sent then."""
+        """Return who takes part in this round and was counted in the last one, and so knows the last broadcast."""
         now = self._now
         done = now.rounds_done[replicas, None]
         return now.working[replicas] & (done > 0) & (now.counted_at[replicas] == done - 1)
@@ -196,10 +196,10 @@ REASONS = {
 def judge(
     terms: Terms, uploads: State, z_0: Tensor, working: Tensor, groups: Groups, scalars: State | None = None
 ) -> Tensor:
-    """What becomes of each client's update, uint8 ``[replicas, clients]``, as an inbox would judge it.
+    """Return the verdict on each client's update, uint8 ``[replicas, clients]``, by the same rules as an inbox.
 
-    uploads: ``[replicas, clients, size]``; z_0: ``[replicas, 1, size]``; working: bool, who takes part; scalars: what
-    clients report, ``[replicas, clients]``.
+    uploads: ``[replicas, clients, size]``; z_0: ``[replicas, 1, size]``; working: bool, who takes part; scalars: the
+    numbers that clients report, ``[replicas, clients]``.
     """
     verdict = torch.full_like(working, COUNTED, dtype=torch.uint8).masked_fill_(~working, ABSENT)
     if not terms.may_refuse:
@@ -227,12 +227,12 @@ def judge(
 
 
 def mean_over(values: Tensor, chosen: Tensor, dim: int = -1) -> Tensor:
-    """The mean of the chosen values, 0 where there are none; those that are not chosen may be anything."""
+    """Return the mean of the chosen values, 0 if there are none; the others may be anything, even NaN."""
     number = chosen.sum(dim=dim).clamp_min(1)
     return torch.where(chosen, values, 0.0).sum(dim=dim) / number
 
 
 def root_mean_square(vectors: Tensor, chosen: Tensor | None = None) -> Tensor:
-    """Over clients, all or the chosen ones: ``[replicas, clients, size]`` to ``[replicas]``."""
+    """Return the root mean square norm over (chosen) clients: ``[replicas, clients, size]`` to ``[replicas]``."""
     squares = vectors.square().sum(dim=-1)
     return (squares.mean(dim=-1) if chosen is None else mean_over(squares, chosen)).sqrt()

@@ -1,4 +1,4 @@
-"""A stack of one replica as an engine like any other."""
+"""An ordinary engine that runs on a stack of one replica."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedmm.engines.batched.tensors import METRICS
 
 
 class BatchedEngine:
-    """State in, state out, computed by a stack with one replica."""
+    """Engine that takes and returns states, and computes rounds on a stack of one replica."""
 
     def __init__(self, stack: Batched) -> None:
         self.stack = stack
@@ -46,7 +46,7 @@ def round_record(
     refused: tuple[Refusal, ...] = (),
     by_client: dict[str, dict[str, float]] | None = None,
 ) -> RoundRecord:
-    """A replica's record of a round, from what the stack measured."""
+    """Return a replica's record of a round from the stack's metrics."""
     clients = int(measures["clients"])
     private = stack.terms.transmission.private
     reported = (

@@ -1,4 +1,4 @@
-"""What a stack reads and writes from round to round, in tensors that stay where they are: graphs replay over them."""
+"""A stack's state from round to round, in tensors that are updated in place so that CUDA graphs can replay on them."""
 
 from __future__ import annotations
 
@@ -21,18 +21,17 @@ _MUST_BE_FINITE = [METRICS.index(name) for name in ("drift", "consensus_gap", "d
 
 
 class StackTensors:
-    """The tensors of a stack; one replica of them is a state such as every engine has.
+    """The tensors of a stack; one replica's part of them makes up a ``FederatedState``.
 
-    Of those who are seated in the round, which is everyone unless few take part: z: where they are,
-    ``[replicas, seats, size]``; next_clients, uploads, codes: a band's named vectors of that shape; rows, keys,
-    view_keys: what the steps draw, ``[replicas, seats, steps, ...]``; own_statistics, and kept_statistics from before
-    the round: ``[replicas, seats, ...]``; losses: summed over the steps, ``[2, replicas, seats]``; first_values: of f_i
-    in the first of them, scalars: what a band's clients report, importance: what fields are multiplied with,
-    ``[replicas, seats]``.
+    Per seated client (every client, unless few take part): z: its point, ``[replicas, seats, size]``; next_clients,
+    uploads, codes: a band's named vectors of that shape; rows, keys, view_keys: the draws of the local steps,
+    ``[replicas, seats, steps, ...]``; own_statistics, and kept_statistics from before the round: ``[replicas, seats,
+    ...]``; losses: task and domain loss summed over the steps, ``[2, replicas, seats]``; first_values: f_i at the first
+    step without alpha_i, scalars: what a band's clients report, importance: factors on fields, ``[replicas, seats]``.
 
-    Of all clients: totals, ``[replicas, clients, size]``; client_statistics; working, verdicts, not_finite, counted_at.
-    Of each replica: statistics, the shared ones; alive, rounds_done, finished; measures, limits, by_client: what the
-    round measured, and the most it may be.
+    Per client: totals, ``[replicas, clients, size]``; client_statistics; working, verdicts, not_finite, counted_at.
+    Per replica: statistics: the shared ones; alive, rounds_done, finished; measures, limits: the round's metrics and
+    their upper limits; by_client: the round's metrics of each client.
     """
 
     def __init__(
@@ -83,7 +82,7 @@ class StackTensors:
         self.must_be_finite = torch.tensor(_MUST_BE_FINITE, device=device)  # numbers from the host cannot be captured
 
     def changed(self) -> list[Tensor]:
-        """All that a round changes and the next one goes on from."""
+        """Return all tensors that a round changes and the next one starts from."""
         states = [band.server for band in self.bands] + [band.clients for band in self.bands]
         states += self.next_clients + self.totals + [band.coded_sent for band in self.bands]
         vectors = [vector for state in states for vector in state.values()]
@@ -92,17 +91,17 @@ class StackTensors:
         return [self.z, *vectors, *statistics, *flags]
 
     def place(self, replica: int) -> tuple[int, int]:
-        """The number of the band that a replica stands in, and its place there."""
+        """Return the index of a replica's band, and its place in that band."""
         number = next(n for n, band in enumerate(self.bands) if band.replicas.start <= replica < band.replicas.stop)
         return number, replica - self.bands[number].replicas.start
 
     def offender(self, replica: int) -> str:
-        """The first client whose upload was not finite when a replica stopped; empty where all were."""
+        """Return the first client whose upload was not finite when a replica stopped; empty if all were finite."""
         bad = self.not_finite[replica].nonzero()
         return self.names[replica][int(bad[0])] if len(bad) else ""
 
     def state(self, replica: int, rounds: int) -> FederatedState:
-        """Everything one replica is, as every engine has it; rounds: how many the stack has run."""
+        """Return a replica's state in the form common to all engines. rounds: how many the stack has run."""
         number, r = self.place(replica)
         band, totals, names = self.bands[number], self.totals[number], self.names[replica]
         done = int(self.rounds_done[replica])
@@ -131,7 +130,7 @@ class StackTensors:
         )
 
     def put(self, replica: int, state: FederatedState) -> None:
-        """Have a replica go on from a state."""
+        """Load a state into a replica."""
         number, r = self.place(replica)
         band, totals, names = self.bands[number], self.totals[number], self.names[replica]
         server = {**band.memory(band.shared(state.server)), **state.server}
@@ -154,7 +153,7 @@ class StackTensors:
 
 
 def over(flags: Tensor, values: Tensor) -> Tensor:
-    """Flags of the leading axes, with as many axes as the values have."""
+    """Append axes of size 1 to the flags, which cover the leading axes, so that they broadcast over the values."""
     return flags.view(*flags.shape, *(1,) * (values.dim() - flags.dim()))
 
 

@@ -1,4 +1,4 @@
-"""How many bytes the messages of a stack's clients would take."""
+"""The size of the messages that a stack's clients would exchange with their servers."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from fedmm.engines.batched.tensors import StackTensors
 
 
 class _Bytes(NamedTuple):
-    """What a client's messages take: the vectors of its upload, the rest of it, and what it is sent, all in full."""
+    """Bytes of a client's messages: its upload's vectors as encoded, the rest of it, and an uncompressed broadcast."""
 
     vectors_up: int
     others_up: int
@@ -22,9 +22,9 @@ class _Bytes(NamedTuple):
 
 
 class Traffic:
-    """The bytes up and down of a stack's replicas.
+    """Counts the bytes that a stack's replicas would send up and down.
 
-    taking_part: how many clients of each work in a round. shares_statistics: running statistics travel.
+    taking_part: how many clients of each replica take part. shares_statistics: whether running statistics are sent.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Traffic:
         return _Bytes(z + (len(upload) - 1) * point, shared + numbers, len(sent) * point + shared + weight)
 
     def in_round(self, replica: int, t: int, in_step: int) -> tuple[int, int]:
-        """Bytes up and down of a replica in round t, where so many clients know what was sent in the round before."""
+        """Return a replica's bytes up and down in round t. in_step: how many clients know the previous broadcast."""
         algorithm, each = self._replicas[replica].algorithm, self._bytes[replica]
         working = in_step if algorithm.ends_pair(t) else self._taking_part[replica]
         vectors = 0 if algorithm.reports_only(t) else each.vectors_up

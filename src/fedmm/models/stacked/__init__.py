@@ -1,1 +1,1 @@
-"""Many networks of one structure as one program."""
+"""Many networks of one structure, run as one program."""

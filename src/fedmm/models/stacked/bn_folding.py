@@ -1,4 +1,4 @@
-"""Frozen batch normalisation folded into the convolution before it: the same function, fewer passes over pictures."""
+"""Folding of frozen batch normalisation into the preceding convolution, which saves passes over feature maps."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class _Pair:
 
 
 class FoldedNorms:
-    """A network whose frozen BatchNorm layers are gone; their effect is in the convolutions' weights and biases.
+    """Folds a network's frozen BatchNorm layers into the weights and biases of the convolutions before them.
 
     y = gamma (conv(x, w) - mean) / sqrt(var + eps) + beta = conv(x, s w) + beta - s mean, s = gamma / sqrt(var + eps).
-    Gradients still reach w, gamma and beta. Pairs that are not trained are folded apart, so that no gradient is asked
-    of what comes before the first trained one.
+    Gradients still reach w, gamma and beta. Untrained pairs are folded separately, so that no gradient is computed for
+    layers before the first trained pair.
     """
 
     def __init__(self, pairs: list[_Pair]) -> None:
@@ -40,7 +40,7 @@ class FoldedNorms:
 
     @classmethod
     def of(cls, module: Module) -> tuple[FoldedNorms, Module] | None:
-        """The folding of a network in training mode, and the network without those layers; None if nothing folds."""
+        """Return the folding of a network in training mode, and the network without those layers; None if none fold."""
         pairs = _pairs(module)
         if not pairs or len({pair.eps for pair in pairs}) > 1:
             return None
@@ -54,14 +54,14 @@ class FoldedNorms:
         return cls(pairs), folded
 
     def fold(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of the network without those layers, from those of the network with them."""
+        """Return the tensors of the folded network, given those of the original one."""
         folded = {name: value for name, value in tensors.items() if name not in self._gone}
         for group in self._groups:
             folded |= self._folded(group, tensors)
         return folded
 
     def _folded(self, group: list[_Pair], tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The weights and biases of some of the convolutions."""
+        """Return the folded weights and biases of a group of convolutions."""
 
         def all_of(name: str) -> Tensor:
             return torch.cat([tensors[f"{pair.norm}.{name}"] for pair in group])
@@ -79,7 +79,7 @@ class FoldedNorms:
 
 
 def _pairs(module: nn.Module) -> list[_Pair]:
-    """Every convolution that is followed at once by a BatchNorm layer in evaluation mode."""
+    """Return every convolution directly followed by a frozen BatchNorm layer in the same ``nn.Sequential``."""
     found = []
     for path, parent in module.named_modules():
         if not isinstance(parent, nn.Sequential):

@@ -1,10 +1,10 @@
-"""Convolution, bias, ReLU and 2x2 max-pooling of many models at once, as Triton kernels.
+"""Triton kernels for convolution, bias, ReLU and 2x2 max-pooling of many models at once.
 
-Library convolutions are made for one large model; here G small models each have their own weights. One kernel computes
-a pooled output directly (four convolution outputs a pixel, of which the largest is kept), so that nothing between input
-and pooled output is ever written. Backward, the pooled gradient and the index of the kept output are enough.
+Library convolutions are tuned for one large model; here each of G small models has its own weights. One kernel computes
+a pooled output directly (the largest of four convolution outputs per pixel), so nothing between input and pooled output
+is written to memory. The backward pass needs only the pooled gradient and the index of the kept output.
 
-Layouts: x ``[G, rows, C, H, W]``, weight ``[G, kernel * kernel * C, O]`` with the channel running fastest, bias
+Layouts: x ``[G, rows, C, H, W]``, weight ``[G, kernel * kernel * C, O]`` with the channel varying fastest, bias
 ``[G, O]``, output ``[G, rows, O, H / 2, W / 2]``. Stride 1 and padding kernel // 2; H and W are even.
 """
 
@@ -32,8 +32,8 @@ def _dot(a, b, acc, precision: tl.constexpr):
 
 @triton.jit
 def _larger(best, kept, value, which: tl.constexpr):
-    """The larger of two and its index; as in torch's pooling, what is no number wins, so that it is noticed."""
-    wins = (value > best) | (value != value)  # noqa: PLR0124 - only what is no number differs from itself
+    """Return the larger of two values and its index; NaN wins, as in torch's pooling, so that it is not hidden."""
+    wins = (value > best) | (value != value)  # noqa: PLR0124 - only NaN differs from itself
     return tl.where(wins, value, best), tl.where(wins, which, kept)
 
 
@@ -99,7 +99,7 @@ def _spread(
     g_ptr, kept_ptr, to_ptr, places,
     H: tl.constexpr, W: tl.constexpr, OUTS: tl.constexpr, PLACES: tl.constexpr, OUT: tl.constexpr,
 ):  # fmt: skip
-    """The pooled gradient at the convolution outputs that pooling kept, 0 elsewhere; all channel-last."""
+    """Write the pooled gradient to the convolution outputs that pooling kept, 0 elsewhere; all channel-last."""
     model = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
     x = place % W
@@ -119,7 +119,7 @@ def _spread(
 def _spread_channel_first(
     g_ptr, kept_ptr, to_ptr, elements, H: tl.constexpr, W: tl.constexpr, BLOCK: tl.constexpr
 ):  # fmt: skip
-    """The same, channel-first: every element of ``[models * rows * outputs, H, W]`` by itself."""
+    """Do the same as ``_spread`` channel-first, for each element of ``[models * rows * outputs, H, W]``."""
     at = tl.program_id(0).to(tl.int64) * BLOCK + tl.arange(0, BLOCK)
     x = at % W
     y = at // W % H
@@ -136,9 +136,9 @@ def _weight_gradient(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr, rows: tl.constexpr,
     PLACES: tl.constexpr, OUT: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """One tile of one model's weight gradient over one part of the places; the parts are summed afterwards.
+    """Compute a tile of one model's weight gradient over one part of the places; the parts are summed afterwards.
 
-    The product runs over places, so x and the spread gradient are read channel-first: places run fastest.
+    The product sums over places, so x and the spread gradient are read channel-first, where places vary fastest.
     """
     model = tl.program_id(2).to(tl.int64)
     part = tl.program_id(1)
@@ -180,7 +180,7 @@ def _input_gradient(
     H: tl.constexpr, W: tl.constexpr, C: tl.constexpr, OUTS: tl.constexpr, S: tl.constexpr,
     PLACES: tl.constexpr, IN: tl.constexpr, INNER: tl.constexpr, precision: tl.constexpr,
 ):  # fmt: skip
-    """The gradient of a block of input places, channel-last: the sum over all convolution outputs that saw them."""
+    """Compute the gradient of a block of input places, channel-last, summed over the outputs they affect."""
     model = tl.program_id(1).to(tl.int64)
     place = tl.program_id(0) * PLACES + tl.arange(0, PLACES)
     inside = place < places
@@ -270,18 +270,18 @@ class _ConvReluPool(torch.autograd.Function):
 _FORWARD_STAGES = {"few": 2, "many": 4}
 _INPUT_STAGES = 3
 _WEIGHT_TILES = {"few": (32, 128, 4, 3), "many": (32, 128, 4, 1)}
-"""Places and weights of a tile of the weight gradient, warps and stages, for few and many input channels.
+"""Places and weights per tile of the weight gradient, warps and stages, for few and many input channels.
 
-With 64 outputs and more than one stage Triton reads a tile while the next is written over it: wrong sums, and never
-twice the same (``benchmarks/fused_conv.py``).
+With 64 outputs and more than one stage, Triton overwrites a tile that is still being read, and the sums are wrong
+and vary between runs (``benchmarks/fused_conv.py``).
 """
 
 _PROGRAMS = 528
-"""Programs a launch should have at least: four for each multiprocessor of a large GPU."""
+"""The fewest programs that a launch should have: four for each multiprocessor of a large GPU."""
 
 
 def _block(width: int) -> int:
-    """The power of two that holds a width, at least the matrix unit's 16."""
+    """Return the smallest power of two that is at least ``width``, and at least the matrix unit's 16."""
     return max(16, cast(int, triton.next_power_of_2(width)))
 
 
@@ -290,9 +290,9 @@ def _inner(channels: int) -> int:
 
 
 def conv_relu_pool(x: Tensor, weight: Tensor, bias: Tensor, size: int, precision: str) -> Tensor:
-    """max_pool(relu(conv(x, weight) + bias)) for every model; see the module for the layouts.
+    """Return max_pool(relu(conv(x, weight) + bias)) for every model; the module's docstring gives the layouts.
 
-    size: the kernel's side; precision: ``tf32``, ``bf16``, or ``ieee`` for strict float32 products.
+    size: the kernel's side length. precision: ``tf32``, ``bf16``, or ``ieee`` for strict float32 products.
     """
     out: Tensor = _ConvReluPool.apply(x, weight, bias, size, precision)
     return out

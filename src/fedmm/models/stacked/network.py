@@ -1,7 +1,7 @@
 """Many networks of one structure as one program: parameters ``[G, size]``, inputs ``[G, rows, ...]``.
 
-Sequential networks of common layers are run layer by layer over the whole stack: batched products, grouped convolutions
-or fused kernels. Everything else is run network by network inside the same program.
+Sequential networks of common layers run layer by layer over the whole stack, with batched products, grouped
+convolutions or fused kernels. All other networks run one by one inside the same program.
 """
 
 from __future__ import annotations
@@ -44,10 +44,10 @@ Tensors = Mapping[str, Tensor]
 
 
 class StackedNetwork:
-    """The networks of a stack of replicas; see the module.
+    """The networks of a stack of replicas.
 
-    modules: one a replica, all of one structure; they give what is not a parameter (input mean, random maps).
-    layer_by_layer: whether the stack runs layer by layer; ``why_not`` says what stands against it.
+    modules: one per replica, all of one structure; they provide what is not trained (input mean, random maps).
+    layer_by_layer: whether the stack runs layer by layer; why_not: the reason if it does not, otherwise None.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class StackedNetwork:
         channels_last: bool = False,
     ) -> None:
         alike = {(module.centre, repr(module)) for module in modules}
-        require(len(alike) == 1, "networks of a stack must have one structure and one way of centring their input")
+        require(len(alike) == 1, "networks of a stack must have the same structure and the same input centring")
         self.layout = layout
         self.module = copy.deepcopy(modules[0]).train()
         if frozen_statistics:
@@ -84,21 +84,21 @@ class StackedNetwork:
         return bool(self._dropouts)
 
     def constants(self, which: Tensor) -> dict[str, Tensor]:
-        """What is not trained (input mean, random maps, ...) of networks of the replicas ``which``, int64 ``[G]``."""
+        """Return the tensors that are not trained (input mean, random maps) of replicas ``which``, int64 ``[G]``."""
         return {name: tensor[which] for name, tensor in self._constants.items()}
 
     def outputs(
         self, z: Tensor, x: Tensor, constants: Tensors, dropout: Tensor | None, statistics: Statistics
     ) -> Outputs:
-        """The outputs in training at z ``[G, size]`` for batches x ``[G, rows, ...]``; updates ``statistics`` in place.
+        """Return the training outputs at z ``[G, size]`` for batches x ``[G, rows, ...]``; update statistics in place.
 
-        constants: as :meth:`constants` gives them. dropout: int64 ``[G]``, the keys of this step's masks.
+        constants: as returned by :meth:`constants`. dropout: int64 ``[G]``, the keys of this step's masks.
         """
         return self._outputs(self.module, z, x, constants, dropout, statistics)
 
     @torch.no_grad()
     def evaluate(self, z: Tensor, x: Tensor, constants: Tensors, statistics: Statistics) -> Outputs:
-        """The outputs in evaluation mode; the arguments are those of :meth:`outputs`."""
+        """Return the outputs in evaluation mode; the arguments are those of :meth:`outputs`."""
         return self._outputs(self._evaluating, z, x, constants, None, statistics)
 
     def _outputs(
@@ -138,7 +138,7 @@ class StackedNetwork:
         return Outputs(features, logits, adversary)
 
     def _fused(self, x: Tensor) -> str | None:
-        """The precision of the fused convolutions, where they can be used."""
+        """Return the precision of the fused convolutions; None if they cannot be used."""
         if x.device.type != "cuda" or self.layout.dtype != torch.float32 or self.precision == "fp32":
             return None
         return self.precision
@@ -170,7 +170,7 @@ class StackedNetwork:
 
 
 def _list_untrained(module: AdversarialModule) -> dict[str, Tensor]:
-    """Parameters that need no gradient, and buffers that are neither running statistics nor dropout keys."""
+    """Return parameters that need no gradient, and buffers that are neither running statistics nor dropout keys."""
     handed = {
         f"{path}.{name}"
         for path, layer in module.named_modules()
@@ -182,7 +182,7 @@ def _list_untrained(module: AdversarialModule) -> dict[str, Tensor]:
 
 
 def stacking_obstacle(module: AdversarialModule) -> str | None:
-    """What keeps a network from running layer by layer over a stack; None if nothing does."""
+    """Return what prevents a network from running layer by layer over a stack; None if nothing does."""
     named = (module.features, module.task_head, module.adversary, module.levels)
     parts = [part for part in named if part is not None]
     layers = [layer for part in parts for _, layer in _named_layers(part, "")]
@@ -211,7 +211,7 @@ def _layer_obstacle(layer: nn.Module) -> str | None:
 
 
 def _named_layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
-    """The layers of nested nn.Sequential modules in order, with their names."""
+    """Return the layers of nested nn.Sequential modules in order, with their names."""
     if type(module) is nn.Sequential:
         children = zip(module._modules, module, strict=True)
         return [pair for key, child in children for pair in _named_layers(child, f"{name}.{key}")]
@@ -219,7 +219,7 @@ def _named_layers(module: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
 
 
 def _prepare_input(module: AdversarialModule, x: Tensor, input_mean: Tensor, dtype: torch.dtype) -> Tensor:
-    """Bytes scaled to [0, 1] and the input centred, as :meth:`AdversarialModule.forward` does for one network."""
+    """Scale bytes to [0, 1] and centre the input, as :meth:`AdversarialModule.forward` does for one network."""
     over = (-1,) + (1,) * (x.dim() - 1)
     if module.centre == "train_mean" and x.dtype == torch.uint8:
         return torch.add(-input_mean.to(dtype).view(over), x, alpha=1.0 / 255.0)
@@ -234,10 +234,10 @@ def _prepare_input(module: AdversarialModule, x: Tensor, input_mean: Tensor, dty
 
 
 class _Linear(torch.autograd.Function):
-    """x ``[G, rows, in]``, weight ``[G, out, in]``, bias ``[G, out]``.
+    """Batched linear layer: x ``[G, rows, in]``, weight ``[G, out, in]``, bias ``[G, out]``.
 
-    torch's own gradient of a transposed weight is a transposed view, which would be copied when it joins the flat
-    gradient; here it has the weight's own layout.
+    torch's gradient of a transposed weight is a transposed view, which would be copied when it joins the flat
+    gradient; here the gradient has the memory layout of the weight.
     """
 
     @staticmethod
@@ -255,7 +255,7 @@ class _Linear(torch.autograd.Function):
 
 
 class _Run:
-    """One pass through layers. Pictures are kept as ``[rows, G * channels, H, W]`` between convolutions."""
+    """One pass through the layers; between convolutions, pictures have shape ``[rows, G * channels, H, W]``."""
 
     def __init__(self, tensors: Tensors, dropout: Tensor | None, training: bool, fused: str | None) -> None:
         self.tensors = tensors
@@ -266,7 +266,7 @@ class _Run:
         self._grouped = False
 
     def layers(self, x: Tensor, module: nn.Module, name: str) -> Tensor:
-        """Through all layers of a part: ``[G, rows, ...]`` in and out."""
+        """Apply all layers of a part, ``[G, rows, ...]`` in and out."""
         self.stack = len(x)
         self._grouped = grouped = False
         layers = _named_layers(module, name)
@@ -330,7 +330,7 @@ class _Run:
         )
 
     def _conv_relu_pool(self, x: Tensor, path: str, layer: nn.Conv2d) -> Tensor:
-        from fedmm.models.stacked.fused_conv import conv_relu_pool  # noqa: PLC0415 - Triton is there on GPUs alone
+        from fedmm.models.stacked.fused_conv import conv_relu_pool  # noqa: PLC0415 - Triton needs a GPU
 
         assert self.fused is not None
         weight = self.tensors[f"{path}.weight"].permute(0, 3, 4, 2, 1).flatten(1, 3)
@@ -366,7 +366,7 @@ class _Run:
 
 
 def _fusible(layers: Sequence[nn.Module], x: Tensor) -> bool:
-    """Whether the next layers are a convolution, ReLU and 2x2 pooling that the fused kernels know."""
+    """Return whether the next layers are a convolution, ReLU and 2x2 pooling that the fused kernels support."""
     if len(layers) < 3 or x.dim() != 5 or x.shape[-1] % 2 or x.shape[-2] % 2:
         return False
     conv, relu, pool = layers

@@ -1,1 +1,1 @@
-"""Rounds between sites that do not trust each other, by Flower's messages; the only place that imports ``flwr``."""
+"""Rounds between sites that do not trust each other, over Flower's messages; the only package that imports ``flwr``."""

@@ -1,4 +1,4 @@
-"""A site's half as a Flower ClientApp and a server's as a ServerApp. Neither needs torch: what they do is given."""
+"""A site as a Flower ClientApp and the server as a ServerApp; callables do the work, so neither needs torch."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ from fedmm.remote.packed import DESCRIBE, INTRODUCE, MEASURE, PROBLEM, TRAIN, Ma
 __all__ = ["Grid", "Handler", "Serve", "Site", "client_app", "run_number", "server_app"]
 
 Handler = Callable[[str, Packed], Packed]
-"""Answers a question of one of the kinds."""
+"""Answers a question of a given kind."""
 
 Site = Callable[[Mapping[str, Any], Mapping[str, Any]], Handler]
-"""A handler for the configuration of a node and that of a run."""
+"""Makes a handler from a node's configuration and a run's."""
 
 
 def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
-    """An app that hands every message to a site's handler, and its answer back. mods: of Flower's, for rounds.
+    """Build an app that passes every message to a site's handler and returns its answer. mods: Flower's, for rounds.
 
-    To the answers of rounds, and to no others, it adds the seconds that it took.
+    Answers to rounds, and no others, also report the seconds they took.
     """
     app = ClientApp()
 
@@ -66,11 +66,11 @@ def client_app(site: Site, mods: Sequence[Any] = ()) -> ClientApp:
 _BACKOFF, _AT_ONCE = 0.05, 8
 
 Serve = Callable[[Grid, Mapping[str, Any]], None]
-"""Runs a federation over a grid, as the run's configuration says."""
+"""Runs a federation over a grid, according to the run's configuration."""
 
 
 def server_app(serve: Serve) -> ServerApp:
-    """An app that runs a federation from its first round, or the one it goes on from, to its last."""
+    """Build an app that runs a federation from its first round, or the one to resume from, to its last."""
     app = ServerApp()
 
     @app.main()
@@ -82,11 +82,11 @@ def server_app(serve: Serve) -> ServerApp:
 
 
 def run_number(grid: Grid) -> int:
-    """Flower's number of a grid's run; 0 of one that has none."""
+    """Return Flower's number of a grid's run; 0 if it has none."""
     return int(getattr(grid.run, "run_id", 0))
 
 
 def _shorten_waits() -> None:
-    """Flower lists a reply before its parts are there, and then waits a second; none of its options shortens that."""
+    """Shorten the second that Flower waits if it lists a reply before its parts; it has no option for that."""
     pull = partial(inflatable_utils.pull_objects, initial_backoff=_BACKOFF, max_concurrent_pulls=_AT_ONCE)
     setattr(http_grid, "pull_objects", pull)  # noqa: B010 - a name that Flower does not export

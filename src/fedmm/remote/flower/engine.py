@@ -1,4 +1,4 @@
-"""Rounds over a Flower grid: sites that were away are waited for, and asked again when they are back."""
+"""Rounds over a Flower grid: absent sites are waited for, and asked again when they return."""
 
 from __future__ import annotations
 
@@ -19,21 +19,20 @@ from fedmm.remote.packed import CONFIRM, MEASURE, OPEN, PROBLEM, About, Packed
 from fedmm.remote.packing import pack_sum_question, read_opening, read_word
 
 _MOST_OF, _LESS_OFTEN = 0.6, 3.0
-"""The share of the time of the last answers after which the next ones are looked for, and how many times as long as a
-look takes the pause after it is."""
+"""When to poll for answers: after this share of the last answers' time, then at pauses of this many times a poll."""
 
 T = TypeVar("T")
 Send = Callable[[Iterable[str]], list[tuple[str, Message]]]
-"""Messages for those of some sites that are connected."""
+"""Returns messages for those of the given sites that are connected."""
 
 
 @dataclass
 class Patience:
     """How long a round waits.
 
-    seconds: for those who are invited, connected or not; whoever has not answered then is left out of the round.
-    tries: how often a site that cannot answer is asked in a round. pause: seconds between two looks for answers.
-    meeting: seconds between two looks for sites that are new or back. retry_after: until a site is asked again.
+    seconds: for the answers of invited sites, connected or not; the round closes without those that are later.
+    tries: how often a site that fails to answer is asked per round. pause: least seconds between polls for answers.
+    meeting: seconds between polls for new and returning sites. retry_after: seconds until a site is asked again.
     """
 
     seconds: float = 600.0
@@ -47,8 +46,8 @@ class Patience:
 class FlowerEngine:
     """Runs a strategy's rounds over a grid.
 
-    A round is asked of a site again where its node died or came back: since a site goes on from the state that the
-    server names, what it computes twice is the same, and counts once.
+    A site whose node died or reconnected is asked again in the same round: it starts from the state that the server
+    names, so a repeated answer is the same, and it counts once.
     """
 
     strategy: MinimaxStrategy
@@ -78,7 +77,7 @@ class FlowerEngine:
         return strategy.state, strategy.record
 
     def ask(self, kind: str, questions: Mapping[str, Packed]) -> dict[str, Packed]:
-        """The answers to a question, of those sites that are connected and answer in time."""
+        """Return the connected sites' answers to a question, a ``PROBLEM`` in place of one that fails or is late."""
         require(kind == MEASURE, f"sites are asked to measure, not to {kind}")
         online = self.strategy.roster.online(self.grid)
         answers, refusals = self._answers(
@@ -97,7 +96,7 @@ class FlowerEngine:
         return {name: answer for name, answer in answers if name is not None}, refusals
 
     def _open(self, updates: Mapping[str, Update]) -> dict[str, Opening]:
-        """What opens the sum of these updates, of those who sent them: first their word on whose it is."""
+        """Return the senders' openings of the sum of these updates, after they have confirmed whose it is."""
         usual, state = self._usual, next(iter(updates.values()))
 
         def asked(kind: str, words: Mapping[str, bytes] | None, read: Callable[[Packed], T | None]) -> dict[str, T]:
@@ -117,7 +116,7 @@ class FlowerEngine:
     def _gather(
         self, invited: list[str], send: Send, read: Callable[[Message, str | None], T]
     ) -> tuple[list[T], list[Refusal], float]:
-        """What arrives of those who are asked until all have answered or the time is over, and the seconds to send."""
+        """Collect answers until all are there or time is up; return them, the refusals and the seconds of transfer."""
         began = self.clock()
         waiting: dict[str, _Asked] = {name: _Asked() for name in invited}
         arrived: list[T] = []
@@ -143,12 +142,12 @@ class FlowerEngine:
         return arrived, refusals, sending
 
     def _until_next_look(self, began: float) -> float:
-        """Looks keep the SuperLink from its work: the first comes when most of the time of the last answers is over."""
+        """Return the pause before the next poll; polls slow the SuperLink, so the first comes late."""
         rest = min(_MOST_OF * self._usual - (self.clock() - began), self.patience.meeting)
         return max(rest, self.patience.pause, _LESS_OFTEN * self._look)
 
     def _forget_restarted(self, waiting: dict[str, _Asked]) -> None:
-        """A site that came online again since it was asked has lost the question with its former process."""
+        """Ask sites again that came online since they were asked: their former process lost the question."""
         for name, asked in waiting.items():
             if asked.message and self.strategy.roster.since.get(name, asked.since) != asked.since:
                 asked.message, asked.next_try = None, 0.0
@@ -168,7 +167,7 @@ class FlowerEngine:
             name for name, asked in waiting.items() if not asked.done and not asked.message and asked.next_try <= now
         ]
         for name in due:
-            waiting[name].next_try = now + self.patience.retry_after  # if it is not connected, or cannot be sent to
+            waiting[name].next_try = now + self.patience.retry_after  # in case it is not connected, or sending fails
         messages = send(due) if due else []
         if not messages:
             return 0.0
@@ -212,7 +211,7 @@ class FlowerEngine:
         return took
 
     def _breakdown(self, record: RoundRecord, sending: float) -> str:
-        """A round's seconds: what the slowest site did, what was sent, and what is left for Flower itself."""
+        """Describe a round's seconds: the slowest site's work, transfer, and the rest, which is Flower's."""
         spent = [(name, Spent.of(about)) for name, about in self.strategy.timings.items()]
         if not spent:
             return f"round {record.round}: {record.seconds:.2f} s, nobody answered"
@@ -228,7 +227,7 @@ class FlowerEngine:
 class Spent(NamedTuple):
     """A site's seconds in a round.
 
-    start_up: until work could begin, rows and states loaded. training: the local steps, and the new state on disk.
+    start_up: loading rows and states. training: the local steps, and writing the new state to disk.
     """
 
     start_up: float
@@ -236,19 +235,19 @@ class Spent(NamedTuple):
 
     @property
     def own(self) -> float:
-        """What is not Flower's."""
+        """The seconds not spent in Flower."""
         return self.start_up + self.training
 
     @classmethod
     def of(cls, about: About) -> Spent:
-        """From what a site says."""
+        """Read the seconds from a site's report."""
         handled, trained = (_number(about.get(what)) for what in ("handled", "trained"))
         return cls(max(0.0, handled - trained), trained)
 
 
 @dataclass
 class _Asked:
-    """Where a site stands in a round."""
+    """A site's status in a round."""
 
     message: str | None = None
     since: str = ""

@@ -1,8 +1,8 @@
-"""A message in one record, signed by whoever runs the federation.
+"""A message in one Flower record, signed by the federation's coordinator.
 
-Flower takes a few requests for every object of a message, so everything small travels in one ConfigRecord: ``head``, a
-JSON text that describes the message and holds the body's digest; ``signature`` of the head; and ``body``, the arrays'
-bytes one after the other. A large body travels in parts of their own, which sites that are sent the same point share.
+Flower makes several requests per object of a message, so everything small travels in one ConfigRecord: ``head``, JSON
+that describes the message and holds the body's digest; ``signature`` of the head; and ``body``, the arrays' bytes in
+sequence. A large body travels in separate parts, which sites that receive the same point share.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ _ENVELOPE, _PART = "fedmm", "fedmm.part"
 _INLINE, _PART_BYTES, _HEAD_BYTES = 1 << 20, 8 << 20, 4 << 20
 
 Sign = Callable[[bytes], bytes]
-"""The signature of a text."""
+"""Returns the signature of some bytes."""
 Verify = Callable[[bytes, bytes], bool]
-"""Whether a signature is of a text."""
+"""Returns whether a signature belongs to some bytes."""
 
 
 @dataclass(frozen=True)
 class Envelope:
-    """What arrived. kind, node, run: what is asked, of which of Flower's nodes, in which of its runs."""
+    """A received message. kind, node, run: the kind of question, the Flower node that it is for, and Flower's run."""
 
     packed: Packed
     kind: str
@@ -38,7 +38,7 @@ class Envelope:
     signature: bytes
 
     def require_signed(self, kind: str, node: int, run: int, verify: Verify) -> None:
-        """Refuse what the federation's coordinator did not write for this question, node and run."""
+        """Raise Malformed unless the coordinator signed this message for this kind of question, node and run."""
         if not verify(self.signature, self.head):
             raise Malformed("it is not signed by the federation's coordinator")
         if (self.kind, self.node, self.run) != (kind, node, run):
@@ -47,23 +47,23 @@ class Envelope:
 
 @dataclass(frozen=True)
 class Sealer:
-    """Writes the server's messages. run: Flower's number of the run. sign: None if sites have no key to check it."""
+    """Writes the server's messages. run: Flower's number of the run. sign: None if sites have no key to verify it."""
 
     run: int = 0
     sign: Sign | None = None
 
     def __call__(self, kind: str, node: int, packed: Packed) -> RecordDict:
-        """A message that asks something of a node."""
+        """Seal a question to a node."""
         return seal(packed, kind, node, self.run, self.sign)
 
 
 def plain(kind: str, node: int, packed: Packed) -> RecordDict:
-    """A message as Flower's own apps and mods read it: see :mod:`fedmm.remote.flower.envelope`."""
+    """Write a message as records that Flower's own apps and mods can read."""
     return to_records(packed)
 
 
 def seal(packed: Packed, kind: str = "", node: int = 0, run: int = 0, sign: Sign | None = None) -> RecordDict:
-    """A message's content."""
+    """Pack a message into an envelope, signed if ``sign`` is given."""
     arrays, body = array_bytes(packed.arrays)
     head = json.dumps(
         {
@@ -85,21 +85,21 @@ def seal(packed: Packed, kind: str = "", node: int = 0, run: int = 0, sign: Sign
 
 
 def read(records: RecordDict, most_bytes: int | None = None) -> Packed:
-    """What a message holds, sealed or as Flower's records."""
+    """Read a message, sealed or as Flower's records."""
     if _ENVELOPE in records.config_records:
         return unseal(records, most_bytes).packed
     return from_records(records, most_bytes)
 
 
 def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
-    """The envelope in a message, its signature not looked at; what cannot be read is ``Malformed``, whatever it is."""
+    """Open a message's envelope without verifying its signature; raise Malformed whatever makes it unreadable."""
     found = records.config_records
     values: Mapping[str, Any] = found.get(_ENVELOPE, {})
     head, signature, body = (values.get(name) for name in ("head", "signature", "body"))
     if not (isinstance(head, bytes) and isinstance(signature, bytes) and isinstance(body, bytes)):
-        raise Malformed("it is not a message of this program")
+        raise Malformed("it is not a message of fedmm")
     if len(head) > _HEAD_BYTES:
-        raise Malformed(f"its description has {len(head)} bytes, where at most {_HEAD_BYTES} are taken")
+        raise Malformed(f"its description has {len(head)} bytes, but at most {_HEAD_BYTES} are accepted")
     parts = [body, *(_bytes(found[name]) for name in sorted(found) if name.startswith(_PART))]
     size = sum(map(len, parts))
     if most_bytes is not None and size > most_bytes:
@@ -108,7 +108,7 @@ def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
     try:
         table = json.loads(head)
         if table["sha256"] != hashlib.sha256(content).hexdigest():
-            raise Malformed("its arrays are not those that it describes")
+            raise Malformed("its arrays do not match its description")
         packed = Packed(read_arrays(table["arrays"], content), _about(table["about"]), _metrics(table["metrics"]))
         return Envelope(packed, str(table["kind"]), int(table["node"]), int(table["run"]), head, signature)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
@@ -125,7 +125,7 @@ def _bytes(record: Mapping[str, Any]) -> bytes:
 def _about(table: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in table.items():
         if not isinstance(value, int | float | str | bool):
-            raise Malformed(f"its value {str(name)[:40]!r} is neither a number nor a text")
+            raise Malformed(f"its value {str(name)[:40]!r} is neither a number nor text")
     return dict(table)
 
 
@@ -142,7 +142,7 @@ ARRAYS, CONFIG, METRICS = "arrays", "config", "metrics"
 
 
 def to_records(packed: Packed) -> RecordDict:
-    """A message's content."""
+    """Convert a message to Flower's records."""
     return RecordDict(
         {
             ARRAYS: ArrayRecord({name: Array(array) for name, array in packed.arrays.items()}),
@@ -153,7 +153,7 @@ def to_records(packed: Packed) -> RecordDict:
 
 
 def from_records(records: RecordDict, most_bytes: int | None = None) -> Packed:
-    """What a message holds; more than one record of a kind, or more than ``most_bytes``, is refused."""
+    """Read a message from Flower's records; raise Malformed for two records of a kind or more than ``most_bytes``."""
     arrays, about, metrics = (
         _only(kind, found)
         for kind, found in (
@@ -170,11 +170,11 @@ def from_records(records: RecordDict, most_bytes: int | None = None) -> Packed:
             raise Malformed(f"its metric {name!r} is not a number")
     try:
         return Packed({name: array.numpy() for name, array in arrays.items()}, dict(about), dict(metrics))
-    except Exception as problem:  # whatever is in the bytes, it must not stop the others
+    except Exception as problem:  # whatever the bytes contain, other messages must go on
         raise Malformed(f"it sent an array that cannot be read: {problem}") from problem
 
 
 def _only(kind: str, found: Any) -> Any:
     if len(found) > 1:
-        raise Malformed(f"it sent {len(found)} records of kind {kind}, where one is taken")
+        raise Malformed(f"it sent {len(found)} records of kind {kind}, but only one is accepted")
     return next(iter(found.values()), {})

@@ -1,7 +1,7 @@
-"""A node of a SuperLink that runs no app: it speaks Flower's Fleet API itself, with the same TLS and node keys.
+"""A SuperLink node without an app: it speaks Flower's Fleet API itself, with the same TLS and node keys.
 
-A message is pulled object by object, confirmed and answered; nothing in it is executed, no process is started and no
-port is opened. The names used here are internal to Flower: they are those of the versions in ``TESTED``.
+It pulls a message object by object, confirms it and answers; it executes nothing from a message, starts no process and
+opens no port. The names it uses are internal to Flower, as they are in the versions ``TESTED``.
 """
 
 from __future__ import annotations
@@ -47,10 +47,10 @@ from fedmm.core.errors import require
 from fedmm.remote.packed import MESSAGE_TYPES, Malformed, one_line
 
 TESTED = ("1.41.0",)
-"""The versions of Flower whose Fleet API this was tested with."""
+"""The versions of Flower with whose Fleet API this was tested."""
 
 BEAT = 15.0
-"""Seconds within which a node promises its next heartbeat; the SuperLink takes it for gone after twice as many."""
+"""Heartbeat interval that a node announces, in seconds; the SuperLink drops it after twice as long."""
 
 _MOST_OBJECTS, _MOST_BYTES, _AT_ONCE = 1000, 4 << 30, 8
 _TRIES, _PAUSE, _LONGEST_PAUSE = 200, 0.1, 1.0
@@ -64,7 +64,7 @@ class Unreachable(Exception):  # noqa: N818 - reads as what is the matter
 
 
 class TurnedAway(Exception):  # noqa: N818 - reads as what happened
-    """The SuperLink refused a request. status, date: HTTP's, the date by the clock of whoever answered."""
+    """The SuperLink refused a request. status, date: of the HTTP response; the date is by the responder's clock."""
 
     def __init__(self, status: int, reason: str, date: str | None = None) -> None:
         super().__init__(reason)
@@ -74,7 +74,7 @@ class TurnedAway(Exception):  # noqa: N818 - reads as what happened
 
 @dataclass(frozen=True)
 class Question:
-    """A message for this node. kind: what is asked. run: Flower's number of the run."""
+    """A message for this node. kind: of the question. run: Flower's number of the run."""
 
     message: Message
     kind: str
@@ -82,12 +82,12 @@ class Question:
 
     @property
     def records(self) -> RecordDict:
-        """What it holds."""
+        """The message's content."""
         return self.message.content
 
 
 def require_tested() -> None:
-    """Refuse a Flower whose Fleet API may be another."""
+    """Raise FedmmError if this version of Flower is untested, since its Fleet API may differ."""
     require(
         flwr.__version__ in TESTED,
         f"this node was tested with flwr {', '.join(TESTED)}, not with {flwr.__version__}; "
@@ -98,8 +98,8 @@ def require_tested() -> None:
 class FleetNode:
     """One node's connection to a SuperLink.
 
-    address: host:port. context: whom it trusts, and what it shows, over TLS; None for plain text.
-    key: the node's private key; None, in plain text, for one that is made up and registered for this connection.
+    address: host:port. context: TLS with the trusted certificates and the node's own; None for plain text.
+    key: the node's private key; None, for plain text only, creates one and registers it for this connection.
     """
 
     def __init__(self, address: str, context: ssl.SSLContext | None, key: Any = None) -> None:
@@ -125,7 +125,7 @@ class FleetNode:
         return int(self._node.node_id) if self._node is not None else 0
 
     def activate(self, former: int = 0) -> int:
-        """Come online; the node's number. former: that of an earlier process, which may have died without a word."""
+        """Come online; return the node's number. former: that of an earlier process that may still count as online."""
         if self._made_up:
             _call(self._client.RegisterNode, RegisterNodeFleetRequest(public_key=self._public))
         if former:
@@ -138,12 +138,12 @@ class FleetNode:
         return self.number
 
     def beat(self) -> bool:
-        """Say that the node is there; whether the SuperLink still knows it."""
+        """Send a heartbeat; return whether the SuperLink still knows the node."""
         request = SendNodeHeartbeatRequest(node=self._node, heartbeat_interval=BEAT)
         return bool(_call(self._client.SendNodeHeartbeat, request).success)
 
     def receive(self) -> Question | None:
-        """The next message, whole; None if there is none. What nobody but a server may send is ``Malformed``."""
+        """Return the next message, complete; None if there is none. Raise Malformed for any that no server sends."""
         response = _call(self._client.PullMessages, PullMessagesRequest(node=self._node))
         if not response.messages_list:
             return None
@@ -152,9 +152,11 @@ class FleetNode:
         kind = _KINDS.get(about.message_type)
         objects = [tree.object_id for tree in iterate_object_tree(response.message_object_trees[0])]
         if about.src_node_id != SUPERLINK_NODE_ID or about.reply_to_message_id:
-            raise Malformed(f"a message of node {about.src_node_id}, which is not the server, is not looked at")
+            raise Malformed(f"a message from node {about.src_node_id}, which is not the server, is ignored")
         if kind is None or len(objects) > _MOST_OBJECTS:
-            raise Malformed(f"a message of type {one_line(about.message_type, 40)!r} and {len(objects)} parts is none")
+            raise Malformed(
+                f"a message of type {one_line(about.message_type, 40)!r} with {len(objects)} parts is not valid"
+            )
         contents = self._pulled(about.run_id, list(dict.fromkeys(objects)))
         _call(
             self._client.ConfirmMessageReceived,
@@ -162,7 +164,7 @@ class FleetNode:
         )
         try:
             whole = inflate_object_from_contents(about.message_id, contents)
-        except Exception as problem:  # whatever is in the bytes, it must not end the node
+        except Exception as problem:  # whatever the bytes contain, the node must go on
             raise Malformed(f"a message cannot be read: {one_line(problem)}") from problem
         if not isinstance(whole, Message) or not whole.has_content():
             raise Malformed("a message has no content")
@@ -170,7 +172,7 @@ class FleetNode:
         return Question(whole, kind, int(about.run_id))
 
     def reply(self, question: Question, content: RecordDict, seconds: float) -> None:
-        """Answer a message. seconds: that the work took."""
+        """Answer a message. seconds: how long the work took."""
         reply = Message(content, reply_to=question.message)
         with no_object_id_recompute():
             reply.metadata.__dict__["_message_id"] = reply.object_id
@@ -196,12 +198,12 @@ class FleetNode:
                 session_id=response.session_id,
             )
             if not self._patiently(self._client.PushObject, request).stored:
-                raise Unreachable("the SuperLink did not take a part of the answer")
+                raise Unreachable("the SuperLink did not accept a part of the answer")
 
         list(self._transfers.map(push, wanted))
 
     def close(self) -> None:
-        """Go offline, as far as the SuperLink can be reached."""
+        """Go offline, if the SuperLink can be reached."""
         with suppress(Unreachable, TurnedAway):
             if self._node is not None:
                 _call(self._client.DeactivateNode, DeactivateNodeRequest(node_id=self.number))
@@ -211,7 +213,7 @@ class FleetNode:
         self._client.close()
 
     def _patiently(self, method: Callable[[Any], T], request: Any) -> T:
-        """A request's answer; one that a proxy turned back for being one too many is made again."""
+        """Make a request; retry if the SuperLink is unreachable, for example behind a proxy that limits requests."""
         for pause in (0.1, 0.3, 1.0, 3.0):
             try:
                 return _call(method, request)
@@ -220,7 +222,7 @@ class FleetNode:
         return _call(method, request)
 
     def _pulled(self, run: int, names: list[str]) -> dict[str, bytes]:
-        """The objects of a message, which may be listed before they are all there."""
+        """Pull a message's objects, which may be listed before they are available."""
         total = 0
 
         def pull(name: str) -> bytes:
@@ -231,7 +233,7 @@ class FleetNode:
                     self._client.PullObject, PullObjectRequest(node=self._node, run_id=run, object_id=name)
                 )
                 if not response.object_found:
-                    raise Malformed("a part of a message is gone")
+                    raise Malformed("a part of a message is missing")
                 if response.object_available:
                     total += len(response.object_content)
                     if total > _MOST_BYTES:
@@ -241,12 +243,12 @@ class FleetNode:
                 pause = min(1.5 * pause, _LONGEST_PAUSE)
             raise Malformed("a part of a message did not arrive")
 
-        first = {name: pull(name) for name in names[:1]}  # while it is not there, the others are not either
+        first = {name: pull(name) for name in names[:1]}  # until it is available, the others are not either
         return first | dict(zip(names[1:], self._transfers.map(pull, names[1:]), strict=True))
 
 
 def _call(method: Callable[[Any], T], request: Any) -> T:
-    """A request's answer, with Flower's and HTTP's errors as two of our own."""
+    """Make a request; turn Flower's and HTTP's errors into the two exceptions above."""
     try:
         return method(request)
     except httpx.HTTPStatusError as problem:

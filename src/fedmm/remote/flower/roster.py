@@ -1,4 +1,4 @@
-"""Which node each site answers from. Flower's numbers of nodes are random: sites are known by their names."""
+"""Which node each site answers from: Flower's node numbers are random, so sites are known by name."""
 
 from __future__ import annotations
 
@@ -14,25 +14,25 @@ from fedmm.remote.flower.envelope import plain, read
 from fedmm.remote.packed import INTRODUCE, MESSAGE_TYPES, NAME, PROBLEM, Malformed, Packed, one_line
 
 Write = Callable[[str, int, Packed], RecordDict]
-"""A message that asks something, by its kind, of a node."""
+"""Writes a question of a given kind to a node."""
 
 _MOST_BYTES = 1 << 16
 _GRACE = 5.0
-"""Seconds that a run waits for the answers of sites that are connected, once enough have introduced themselves."""
+"""Seconds to wait for connected sites that were asked, once enough have introduced themselves."""
 
 
 @dataclass
 class Roster:
     """The sites that have introduced themselves.
 
-    names: who may take part; anyone where it is empty.
-    keys: the public key that each site's node must hold, where nodes have keys: then no site can speak for another.
-    admit: why a site that says this of itself cannot take part, in words that follow its name; empty if it can.
-    ttl: seconds for which a question holds. quiet: seconds for which a node that was turned away is not asked again.
-    late: who need not be there yet; whoever introduces itself is taken out. refused: by site, why it was turned away.
-    write: how its messages are written. nodes, cards: of each site, its node, and what it said of itself.
-    since: when it was last seen to come online; another time is another process of the site. connected: who
-    was online at the last look. on_change: called when that is another. turned_away: of nodes not entered, why.
+    names: who may take part; anyone if it is empty.
+    keys: the public key of each site's node, if nodes have keys, so that no site can speak for another.
+    admit: returns why a site with this introduction cannot take part, worded to follow its name; empty if it can.
+    ttl: seconds for which a question is valid. quiet: seconds before a node that was turned away is asked again.
+    late: sites that need not be there yet, until they introduce themselves. refused: by site, why it was turned away.
+    write: writes the messages. nodes, cards: each site's node, and its introduction.
+    since: when each site last came online; a change means that its process is new. connected: the sites online at the
+    last poll. on_change: called when these change. turned_away: by node, why it was not admitted.
     """
 
     names: Sequence[str] = ()
@@ -55,20 +55,20 @@ class Roster:
 
     @property
     def missing(self) -> list[str]:
-        """Who should be there and has not introduced itself."""
+        """The sites that should be there but have not introduced themselves."""
         return [name for name in self.names if name not in self.nodes]
 
     @property
     def asking(self) -> bool:
-        """Whether a node was asked who it is and has not answered."""
+        """Whether a node that was asked to introduce itself has not answered yet."""
         return bool(self._asked)
 
     def site(self, node: int) -> str | None:
-        """The site of a node."""
+        """Return the site of a node; None if it has none."""
         return next((name for name, own in self.nodes.items() if own == node), None)
 
     def online(self, grid: Grid) -> dict[str, int]:
-        """The nodes of those sites that are connected."""
+        """Return the nodes of the connected sites, and update ``since`` and ``connected``."""
         since = {node.node_id: getattr(node, "last_activated_at", "") for node in grid.get_nodes()}
         connected = {name: node for name, node in self.nodes.items() if node in since}
         self.since.update({name: since[node] for name, node in connected.items()})
@@ -78,12 +78,12 @@ class Roster:
         return connected
 
     def forget(self) -> None:
-        """Let every site introduce itself once more."""
+        """Forget all introductions, so that every site introduces itself again."""
         self.nodes.clear()
         self.cards.clear()
 
     def ask_strangers(self, grid: Grid, about: Packed) -> None:
-        """Ask every node that is connected and not known who it is."""
+        """Ask every connected node without an entry to introduce itself."""
         now = time.monotonic()
         known = {*self.nodes.values(), *self._asked.values()}
         strangers = [
@@ -97,7 +97,7 @@ class Roster:
             self._asked[number] = node
 
     def hear_strangers(self, grid: Grid) -> None:
-        """Enter those who have answered."""
+        """Admit the nodes that have answered, or turn them away."""
         if not self._asked:
             return
         keys = {node.node_id: getattr(node, "public_key", b"") for node in grid.get_nodes()}
@@ -111,7 +111,7 @@ class Roster:
                 self.say(f"node {node} is turned away: {reason}")
 
     def _entered(self, node: int, key: bytes, reply: Message) -> str:
-        """Enter a node's site; why not, if it is not."""
+        """Admit a node's site; return why not, or an empty string."""
         if reply.has_error():
             return f"it did not say who it is ({one_line(reply.error.reason)})"
         try:
@@ -155,9 +155,9 @@ def wait_for_sites(
     say: Say = lambda line: None,
     enough: int | None = None,
 ) -> list[str]:
-    """Wait until all sites have introduced themselves, or the time is over; who is missing then.
+    """Wait until all sites have introduced themselves or time is up; return those that are missing.
 
-    enough: so many sites suffice; whoever is asked by then has a few seconds more to answer.
+    enough: this many sites suffice; any asked by then get a few more seconds to answer.
     """
     deadline, told, quorum = time.monotonic() + timeout, "", False
     while True:
@@ -175,7 +175,7 @@ def wait_for_sites(
         time.sleep(0.5)
 
 
-# A question before there is anything to train: asked of each once, again where it was not heard -----------------------
+# Questions before training: each site is asked once, and again if Flower reports an error -----------------------------
 
 _TRIES = 3
 
@@ -189,9 +189,9 @@ def ask_sites(
     seconds: float,
     most_bytes: int,
 ) -> dict[str, Packed]:
-    """The answers by site; in place of one that is not there or cannot be looked at, why, under ``PROBLEM``.
+    """Return the answers by site, with the reason under ``PROBLEM`` in place of one that is missing or unreadable.
 
-    seconds: for which answers are waited for. most_bytes: of an answer's arrays.
+    seconds: how long to wait for answers. most_bytes: of an answer's arrays.
     """
     deadline = time.monotonic() + seconds
     answers = {name: _problem(f"it did not answer within {seconds:g} seconds") for name in questions}

@@ -1,4 +1,4 @@
-"""Any algorithm as a Flower Strategy: the records of a round made and read; what is computed is the server's."""
+"""Any algorithm as a Flower Strategy: it writes and reads a round's records, and the server does the computing."""
 
 from __future__ import annotations
 
@@ -24,18 +24,19 @@ from fedmm.remote.packing import OFFER, pack_invitation, pack_offer, read_key, r
 _NOTHING = Packed({}, {}, {})
 _MOST_VECTORS, _SPARE_BYTES = 4, 1 << 18
 _APP_FAILED = (1, 2)
-"""Flower's codes for an app that cannot be loaded or raised an error; the others are of nodes and messages."""
+"""Flower's codes for an app that failed to load or raised an error; other codes concern nodes and messages."""
 
 
 class MinimaxStrategy(Strategy):
-    """A server of a federated minimax algorithm in Flower's five methods.
+    """The server of a federated minimax algorithm behind Flower's Strategy interface.
 
-    server: which algorithm, on which terms. roster: where its sites are. state: what it goes on from; the start by
-    default. told: what each site is told in each round beside the invitation. introduction: what a site is told when it
-    is asked who it is. session: another one after each restart. ttl: seconds for which an invitation holds.
+    server: the algorithm and its terms. roster: where its sites are. told: what each site is sent in every round
+    besides the invitation. introduction: what a site is sent when it is asked who it is. session: a new one after each
+    restart. ttl: seconds for which an invitation is valid.
 
-    ``start`` of Flower runs it as it is; :class:`~fedmm.remote.flower.engine.FlowerEngine` also waits for sites that
-    come back. state and record: after the last round. timings: what the sites said of their time in it.
+    Flower's ``start`` can run it; :class:`~fedmm.remote.flower.engine.FlowerEngine` also waits for sites that come
+    back. state: where it continues from, at first the server's start. record: of the last round. timings: what the
+    sites reported of their time in it.
     """
 
     def __init__(
@@ -74,7 +75,7 @@ class MinimaxStrategy(Strategy):
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """An invitation for each site of the round that is connected. Another point in ``arrays`` replaces the own."""
+        """Return an invitation for each connected site of the round; a new point in ``arrays`` replaces the own one."""
         self.server.terms.require_plain("flower's own loop")
         if self.roster.missing:
             wait_for_sites(grid, self.roster, self.introduction, timeout=self._ttl, say=self._say)
@@ -82,7 +83,7 @@ class MinimaxStrategy(Strategy):
         return [message for _, message in self.invite(server_round, config, grid, self.open())]
 
     def open(self) -> list[str]:
-        """Begin a round; the names of those who are to take part."""
+        """Begin a round; return the names of the sites to invite."""
         self._began = time.perf_counter()
         self._bytes_down = 0
         self.timings = {}
@@ -98,7 +99,7 @@ class MinimaxStrategy(Strategy):
     def invite(
         self, server_round: int, config: Mapping[str, Any], grid: Grid, names: Iterable[str]
     ) -> list[tuple[str, Message]]:
-        """A message for each of these sites that is connected."""
+        """Return an invitation for each of these sites that is connected."""
         nodes = self.roster.online(grid)
         messages = []
         for name in names:
@@ -112,7 +113,7 @@ class MinimaxStrategy(Strategy):
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
-        """The server's next state from what arrived, whatever arrived."""
+        """Compute the server's next state from whatever arrived."""
         updates, refusals = [], []
         for reply in replies:
             try:
@@ -124,7 +125,7 @@ class MinimaxStrategy(Strategy):
         return self.arrays, MetricRecord(dict(self.record.metrics))
 
     def read(self, reply: Message, name: str | None = None) -> Update:
-        """The update in a reply; ``Refused`` if there is none that could be looked at. name: who was asked."""
+        """Return the update in a reply; raise Refused if it has none that is usable. name: who was asked."""
         name = self._who(reply, name)
         packed = self._packed(reply, name)
         try:
@@ -137,7 +138,7 @@ class MinimaxStrategy(Strategy):
         return update
 
     def close(self, updates: list[Update], refusals: list[Refusal], open_sum: OpenSum | None = None) -> None:
-        """End a round with these updates, and what else there was to refuse. open_sum: if updates are masked."""
+        """End a round with these updates and refusals. open_sum: if updates are masked."""
         after, record = self.host.settle_round(
             self.state, self._invitations, updates, began=self._began, refused=refusals, open_sum=open_sum
         )
@@ -150,11 +151,11 @@ class MinimaxStrategy(Strategy):
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> list[Message]:
-        """Nothing is asked under Flower's own loop; an engine asks sites to measure, see :meth:`ask`."""
+        """Ask nothing, under Flower's own loop; an engine asks sites to evaluate through :meth:`ask`."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing was asked."""
+        """Return None, since nothing was asked."""
         return None
 
     def ask(
@@ -165,7 +166,7 @@ class MinimaxStrategy(Strategy):
         names: Iterable[str],
         kind: str = MEASURE,
     ) -> list[tuple[str, Message]]:
-        """A message that asks something else than to train, for each of these sites that is connected."""
+        """Return a message with another question than an invitation for each of these sites that is connected."""
         nodes = self.roster.online(grid)
         messages = []
         for name in names:
@@ -176,7 +177,7 @@ class MinimaxStrategy(Strategy):
         return messages
 
     def answer(self, reply: Message, name: str | None = None) -> Packed:
-        """What a site answers to another question than an invitation; ``Refused`` where that cannot be looked at."""
+        """Return a site's answer to such a question; raise Refused if it is not usable."""
         return self._packed(reply, self._who(reply, name))
 
     def _message(self, kind: str, node: int, packed: Packed, server_round: int) -> Message:
@@ -188,7 +189,7 @@ class MinimaxStrategy(Strategy):
         return name or self.roster.site(node) or f"node {node}"
 
     def _packed(self, reply: Message, name: str) -> Packed:
-        """What a reply holds; ``Refused`` where it is an error, or holds a site's word that it cannot answer."""
+        """Read a reply; raise Refused if it is an error or says that the site cannot answer."""
         if reply.has_error():
             failed = reply.error.code in _APP_FAILED
             raise Refused(name, f"it did not answer: {one_line(reply.error.reason)}", again=True, failed=failed)
@@ -202,12 +203,12 @@ class MinimaxStrategy(Strategy):
         return packed
 
     def summary(self) -> None:
-        """Say what runs."""
+        """Report what runs."""
         names = ", ".join(self.server.names)
         self._say(f"{self.server.algorithm.name}, {self.server.problem.layout.size} parameters, sites {names}")
 
     def _take(self, arrays: ArrayRecord) -> None:
-        """Go on from another point, where a wrapper of this strategy made one of what was aggregated."""
+        """Continue from another point if a wrapper of this strategy changed what was aggregated."""
         own = self.arrays
         if any(arrays[name].data != array.data for name, array in own.items()):
             layout = self.server.problem.layout
@@ -216,15 +217,15 @@ class MinimaxStrategy(Strategy):
             self.host.went_on(self.state)
 
     def _most_bytes(self) -> int:
-        """More than any answer takes: a few vectors, and the running statistics."""
+        """Return a size that no answer exceeds: a few vectors and the running statistics."""
         statistics = size_in_bytes(self.server.problem.statistics)
         return _MOST_VECTORS * 8 * self.server.problem.layout.size + 2 * statistics + _SPARE_BYTES
 
 
 class Refused(Exception):  # noqa: N818 - reads as what happened
-    """An answer without an update.
+    """An answer without a usable update.
 
-    again: the site may do better when it is asked once more. failed: it tried and could not.
+    again: asking once more may help. failed: the site tried and failed.
     """
 
     def __init__(self, name: str, reason: str, *, again: bool = False, failed: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Rounds between the clients of an NVFlare job, in its simulator or its proof of concept. Only here is it imported."""
+"""Rounds between clients of an NVFlare job, in its simulator or POC mode; the only package that imports ``nvflare``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The server's end of an NVFlare job: it carries the questions of whoever drives the rounds to the clients."""
+"""The server's end of an NVFlare job: it relays the questions of the process that drives the rounds to the clients."""
 
 from __future__ import annotations
 
@@ -27,11 +27,10 @@ _UNREACHED = (ReturnCode.COMMUNICATION_ERROR, ReturnCode.TIMEOUT)
 
 
 class RelayController(Controller):  # type: ignore[misc] # NVFlare has no types
-    """Tasks are pushed to the clients, over the channel by which NVFlare's own client-controlled workflows push theirs.
+    """Pushes tasks to the clients over the channel of NVFlare's own client-controlled workflows.
 
-    Tasks that clients fetch would cost a polling interval and more in every round; an executor, and the filters of its
-    site, see no difference. socket: where the driver listens. secret: the file with the key that opens it. log: where
-    to look when a client fails.
+    If clients fetched tasks, every round would cost a polling interval or more; executors and a site's filters see no
+    difference. socket: where the driver listens. secret: the file with its key. log: where to look if a client fails.
     """
 
     def __init__(self, socket: str, secret: str, log: str) -> None:
@@ -41,10 +40,10 @@ class RelayController(Controller):  # type: ignore[misc] # NVFlare has no types
         self._secret = secret
 
     def start_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is to be prepared."""
+        """Do nothing: there is nothing to prepare."""
 
     def control_flow(self, abort_signal: Signal, fl_ctx: FLContext) -> None:
-        """Carry questions and answers until the driver is gone; then end what it may have had no time to end."""
+        """Relay questions and answers until the driver is gone; then end the processes that it had no time to end."""
         with (
             suppress(EOFError, OSError),
             Client(self._socket, family="AF_UNIX", authkey=Path(self._secret).read_bytes()) as driver,
@@ -56,17 +55,17 @@ class RelayController(Controller):  # type: ignore[misc] # NVFlare has no types
         Place(Path(self._socket).parent).stop()
 
     def stop_controller(self, fl_ctx: FLContext) -> None:
-        """Nothing is to be put away: what is to be kept is with the driver and the sites."""
+        """Do nothing: everything to keep is with the driver and the sites."""
 
     def process_result_of_unknown_task(
         self, client: FLClient, task_name: str, client_task_id: str, result: Shareable, fl_ctx: FLContext
     ) -> None:
-        """No task is ever fetched."""
+        """Do nothing: clients fetch no tasks."""
 
     def _answers(
         self, kind: str, questions: Mapping[str, Packed], seconds: float, abort_signal: Signal, fl_ctx: FLContext
     ) -> dict[str, Packed]:
-        """The answers that come within so many seconds."""
+        """Return the answers that arrive within ``seconds``."""
         deadline = time.monotonic() + seconds
 
         def asked(name: str) -> Packed | None:
@@ -90,7 +89,7 @@ class RelayController(Controller):  # type: ignore[misc] # NVFlare has no types
 def _reply(
     name: str, task: Shareable, deadline: float, abort_signal: Signal, engine: ServerEngineSpec
 ) -> Shareable | None:
-    """A client's reply; while it cannot be reached it is asked again, until the deadline."""
+    """Return a client's reply; until the deadline, ask again if it cannot be reached."""
     while not abort_signal.triggered and (left := deadline - time.monotonic()) > 0:
         with engine.new_context() as fl_ctx:
             replies = engine.send_aux_request([name], ReservedTopic.DO_TASK, task, left, fl_ctx, optional=True)

@@ -1,4 +1,4 @@
-"""A site as an NVFlare executor: it lives as long as a job, and hands every task to a handler that is built once."""
+"""A site as an NVFlare executor: it lives as long as a job, and passes every task to a handler that is built once."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from fedmm.remote.nvflare.job import BUILT_IN
 from fedmm.remote.packed import INTRODUCE, PROBLEM, Malformed, Packed
 
 Handler = Callable[[str, Packed], Packed]
-"""Answers a question of a kind."""
+"""Answers a question of a given kind."""
 
 
 class SiteExecutor(Executor):  # type: ignore[misc] # NVFlare has no types
-    """Answers tasks one after the other, also if one is put again before the first was answered.
+    """Answers tasks one at a time, even if one is repeated before its first answer.
 
-    Asked to introduce itself, it builds its handler, and tells the number of its process.
-    site: ``module:function``, which makes a handler from the client's name and the arguments; a job may name no other
-        than ours, unless who runs the client has allowed it (:func:`fedmm.allow_import`).
+    Asked to introduce itself, it builds its handler and returns its process id.
+    site: ``module:function``, which makes a handler from the client's name and the arguments; a job may only name ours,
+        unless whoever runs the client has allowed it (:func:`fedmm.allow_import`).
     """
 
     def __init__(self, site: str, arguments: Mapping[str, Any] | None = None) -> None:
@@ -39,7 +39,7 @@ class SiteExecutor(Executor):  # type: ignore[misc] # NVFlare has no types
         self._one_at_a_time = Lock()
 
     def execute(self, task_name: str, shareable: Shareable, fl_ctx: FLContext, abort_signal: Signal) -> Shareable:
-        """The handler's answer; a sentence that is meant for the user travels in its place."""
+        """Return the handler's answer; the message of a FedmmError travels in its place."""
         try:
             with self._one_at_a_time:
                 if self._handler is None:
@@ -58,20 +58,20 @@ _ABOUT, _METRICS = "about", "metrics"
 
 
 def to_shareable(packed: Packed) -> Shareable:
-    """A message as it travels."""
+    """Convert a message to an NVFlare ``Shareable``."""
     return DXO(DataKind.WEIGHTS, dict(packed.arrays), {_ABOUT: packed.about, _METRICS: packed.metrics}).to_shareable()
 
 
 def to_packed(shareable: Shareable) -> Packed:
-    """The message that travelled so."""
+    """Read a message from an NVFlare ``Shareable``."""
     try:
         found = from_shareable(shareable)
         about, metrics = found.get_meta_prop(_ABOUT), found.get_meta_prop(_METRICS)
-    except Exception as problem:  # whatever arrived, it is its sender's and told as such
-        raise Malformed(f"it sent no data exchange object: {problem}") from problem
+    except Exception as problem:  # whatever arrived, report it as the sender's error
+        raise Malformed(f"it did not send a data exchange object: {problem}") from problem
     if not isinstance(about, dict) or not isinstance(metrics, dict):
         raise Malformed("it does not say what its message is about")
     for name, array in found.data.items():
         if not isinstance(array, np.ndarray):
-            raise Malformed(f"its {name!r} is no array")
+            raise Malformed(f"its {name!r} is not an array")
     return Packed(dict(found.data), about, metrics)

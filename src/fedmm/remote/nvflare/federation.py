@@ -1,4 +1,4 @@
-"""NVFlare's processes on this machine for the length of a run, and the way to ask its clients."""
+"""NVFlare's processes on this machine for one run, and a way to ask its clients."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ def federation(
     place: str = "simulator",
     patience: float = 3600.0,
 ) -> Iterator[Ask]:
-    """Start NVFlare with these clients, and end all of its processes at the end.
+    """Start NVFlare with these clients, and end all of its processes on exit.
 
-    site, arguments: as in :class:`Job`. place: ``simulator``, or ``poc``, its proof of concept: a server and clients
-    with certificates of their own. patience: seconds that an answer is waited for.
-    Its files lie in a folder of their own, which is removed, but stays where an error ends this: its logs say more.
+    site, arguments: as in :class:`Job`. place: ``simulator`` or ``poc``, NVFlare's proof-of-concept mode: a server and
+    clients with certificates. patience: seconds to wait for an answer.
+    Its files are in a temporary folder, which is removed unless an error ends the run: the logs there say more.
     """
     require(find_spec("nvflare") is not None, "the engine 'nvflare' needs NVFlare: pip install 'fedmm[nvflare]'")
     for name in clients:
@@ -67,7 +67,7 @@ def federation(
 
 
 def _accept(listener: Listener, place: Place) -> Pipe[bytes, bytes]:
-    """The connection from NVFlare's server, once it is up."""
+    """Wait for the connection from NVFlare's server."""
     accepted: list[Pipe[bytes, bytes]] = []
 
     def accept() -> None:
@@ -85,9 +85,9 @@ def _accept(listener: Listener, place: Place) -> Pipe[bytes, bytes]:
 
 
 class _Driver:
-    """Asks the clients through NVFlare's server, and notices where one of its processes is gone.
+    """Asks the clients through NVFlare's server, and notices if a client's process has ended.
 
-    NVFlare itself would wait for the answer of a client that died until the end of its patience.
+    NVFlare itself would wait for the answer of a dead client until ``patience`` is over.
     """
 
     def __init__(self, pipe: Pipe[bytes, bytes], place: Place, patience: float) -> None:
@@ -98,11 +98,11 @@ class _Driver:
         self._meet()
 
     def __call__(self, kind: str, questions: Mapping[str, Packed]) -> Mapping[str, Packed]:
-        """The clients' answers."""
+        """Return the clients' answers."""
         return self._asked(kind, questions, self._patience)
 
     def _meet(self) -> None:
-        """Wait until all clients are up and have built what they are to work on."""
+        """Wait until all clients are up and have built their handlers."""
         deadline = time.monotonic() + _START_SECONDS
         while strangers := [name for name in self._place.clients if name not in self._processes]:
             require(

@@ -1,6 +1,6 @@
-"""An NVFlare job as a folder, names of classes and their arguments and no code; and where it runs on this machine.
+"""An NVFlare job as a folder with names of classes and arguments but no code, and the places to run it here.
 
-That is its simulator, or its proof of concept. All of it listens on loopback.
+These are NVFlare's simulator and its proof-of-concept (POC) mode; both listen on loopback only.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from fedmm.core.files import config_folder
 CONTROLLER = "fedmm.remote.nvflare.controller.RelayController"
 EXECUTOR = "fedmm.remote.nvflare.executor.SiteExecutor"
 CLASSES = (CONTROLLER, EXECUTOR)
-"""What a job names; sites have to allow it."""
+"""The classes that a job names; sites must allow them."""
 
 BUILT_IN = ("fedmm.runs.on_nvflare:site",)
-"""The functions that a job may name as ``site`` without leave."""
+"""The functions that a job may name as ``site`` without permission."""
 
 _POLL_SECONDS = 0.5
 
 
 @dataclass(frozen=True)
 class Job:
-    """Clients, and what makes a site of each.
+    """The clients of a job, and what builds their sites.
 
     clients: their names. site, arguments: ``module:function``, which makes a handler of packed questions from a
-    client's name and these arguments. socket, secret: where the driver listens, and the file with the key to it.
-    log: where to look when a client fails.
+    client's name and these arguments. socket, secret: where the driver listens, and the file with the key to it. log:
+    where to look if a client fails.
     """
 
     clients: Sequence[str]
@@ -48,7 +48,7 @@ class Job:
     log: Path
 
     def write(self, folder: Path) -> None:
-        """Leave the job in a folder that is not there yet."""
+        """Write the job to a folder that does not exist yet."""
         config = folder / "app" / "config"
         config.mkdir(parents=True)
         relay = {"socket": str(self.socket), "secret": str(self.secret), "log": str(self.log)}
@@ -85,7 +85,7 @@ def _json(path: Path, table: dict[str, Any]) -> None:
 
 
 _MARK = "FEDMM_NVFLARE"
-"""The variable that all of its processes carry, and by which they are found."""
+"""The environment variable by which NVFlare's processes are found."""
 
 _COMMAND_SECONDS = 300.0
 _ADMIN = "admin@nvidia.com"
@@ -100,7 +100,7 @@ _BUILDERS: list[dict[str, Any]] = [
 
 @dataclass(frozen=True)
 class Place:
-    """A folder for everything that NVFlare writes, and the clients it is to have."""
+    """A folder for all files that NVFlare writes, and the clients of its job."""
 
     folder: Path
     clients: Sequence[str] = ()
@@ -108,11 +108,11 @@ class Place:
 
     @property
     def log(self) -> Path:
-        """What its processes said; the clients' own logs lie below the same folder."""
+        """The output of its processes; the clients' own logs are in the same folder."""
         return self.folder / "nvflare.log"
 
     def simulate(self, job: Path) -> None:
-        """Run a job in the simulator, with a process for each client: with fewer they would lose what they hold."""
+        """Run a job in the simulator, with one process per client: with fewer, clients would lose their states."""
         names, number, workspace = ",".join(self.clients), str(len(self.clients)), self.folder / "simulator"
         _allow(workspace / "local")
         options = ["-w", str(workspace), "-c", names, "-t", number, "-m", number, "-l", "concise"]
@@ -129,7 +129,7 @@ class Place:
             )
 
     def deploy(self, job: Path) -> None:
-        """Run a job in a proof of concept: a server and clients with keys and certificates, which speak TLS."""
+        """Run a job in POC mode: a server and clients with keys and certificates, over TLS."""
         project = self.folder / "project.yml"
         project.write_text(json.dumps(self._project(_free_port())), encoding="utf-8")
         self._nvflare("poc", "prepare", "-i", str(project))
@@ -141,11 +141,11 @@ class Place:
         self._nvflare("job", "submit", "-j", str(job))
 
     def alive(self) -> bool:
-        """Whether any of its processes still runs."""
+        """Return whether any of its processes still runs."""
         return bool(self._processes())
 
     def runs(self, pid: int) -> bool:
-        """Whether one of its processes still runs."""
+        """Return whether ``pid`` is one of its processes and still runs."""
         import psutil  # noqa: PLC0415 - comes with NVFlare
 
         with suppress(psutil.Error, OSError):
@@ -153,12 +153,12 @@ class Place:
         return False
 
     def stop(self, seconds: float = 20.0) -> None:
-        """End all processes but this one at once: NVFlare's own way takes 20 s, and what is to be kept is on disk."""
+        """Kill all processes but this one: NVFlare's shutdown takes 20 s, and everything to keep is on disk."""
         import psutil  # noqa: PLC0415 - comes with NVFlare
 
         deadline = time.monotonic() + seconds
         while processes := self._processes():
-            require(time.monotonic() < deadline, f"process {processes[0].pid} of NVFlare cannot be ended")
+            require(time.monotonic() < deadline, f"process {processes[0].pid} of NVFlare cannot be stopped")
             for process in processes:
                 with suppress(psutil.Error):
                     process.kill()
@@ -194,14 +194,14 @@ class Place:
                 )
             except subprocess.TimeoutExpired:
                 raise FedmmError(
-                    f"{command} did not end within {_COMMAND_SECONDS:g} seconds; {self.log} may say why, and it may do "
-                    "when tried again"
+                    f"{command} did not finish within {_COMMAND_SECONDS:g} seconds; {self.log} may say why, and it may "
+                    "succeed when tried again"
                 ) from None
         if done.returncode:
-            raise FedmmError(f"{command} ended with {done.returncode}; {self.log} says why")
+            raise FedmmError(f"{command} failed with exit code {done.returncode}; {self.log} says why")
 
     def _environment(self) -> dict[str, str]:
-        """NVFlare finds this Python and our configuration, and its settings and temporary files stay in the folder."""
+        """Return an environment with this Python and our configuration; NVFlare keeps all its files in the folder."""
         paths = [str(Path(sys.executable).parent), os.environ.get("PATH", "")]
         return {
             **os.environ,
@@ -227,11 +227,11 @@ class Place:
 _NVFLARE = (sys.executable, "-m", "nvflare.cli")
 
 PLACES: dict[str, Callable[[Place, Path], None]] = {"simulator": Place.simulate, "poc": Place.deploy}
-"""By name, how a job is started."""
+"""How to start a job in each place."""
 
 
 def _allow(local: Path) -> None:
-    """Have a site, or the server, take our two classes in jobs; without this it refuses all but NVFlare's own."""
+    """Let a site or the server load our two classes in jobs; by default it accepts only NVFlare's own."""
     local.mkdir(parents=True, exist_ok=True)
     resources, default = local / "resources.json", local / "resources.json.default"
     found = next((path for path in (resources, default) if path.exists()), None)
@@ -241,7 +241,7 @@ def _allow(local: Path) -> None:
 
 
 def _listen_on_loopback(config: Path) -> None:
-    """Give the server's address as localhost; with a name of its own it would listen on all addresses."""
+    """Set the server's address to localhost; with any other name it would listen on all addresses."""
     table = json.loads(config.read_text(encoding="utf-8"))
     service = table["servers"][0]["service"]
     service["target"] = f"localhost:{service['target'].rpartition(':')[2]}"

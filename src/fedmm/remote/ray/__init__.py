@@ -1,4 +1,4 @@
-"""A federation on Ray: long-lived actors hold the clients, on one machine or a cluster. Only here is ray imported."""
+"""A federation on Ray: long-lived actors hold clients, on one machine or a cluster. No other package imports ray."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A process that holds some of the clients and their states for as long as a run lasts."""
+"""A process that holds some of the clients and their states for a whole run."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fedmm.remote.site import Site
 
 
 class Rules(NamedTuple):
-    """What clients work by; a guard may change the algorithm's step sizes within a run."""
+    """What the clients' work depends on; a guard may change the algorithm's step sizes during a run."""
 
     algorithm: Algorithm
     rounds: int
@@ -35,7 +35,7 @@ class Rules(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A round for all clients that take part; invitations: packed, by name."""
+    """One round for all clients that take part; invitations: packed, by name."""
 
     round: int
     rules: Rules
@@ -43,7 +43,7 @@ class Call(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A client's update, the state that it keeps, and the norm of its dual, where it has one."""
+    """A client's update, the state that it keeps, and its dual's norm if it has a dual."""
 
     update: Update
     kept: Kept | None
@@ -51,7 +51,7 @@ class Answer(NamedTuple):
 
 
 class GivenState(NamedTuple):
-    """The state that a client is to go on from, and the round in which the server last counted it."""
+    """The state that a client continues from, and the round in which the server last counted it."""
 
     counted: int
     kept: Kept
@@ -59,10 +59,10 @@ class GivenState(NamedTuple):
 
 @dataclass(frozen=True)
 class ActorSetup:
-    """All that an actor needs to begin, or to begin again after its process died.
+    """Everything an actor needs to start, or to restart after its process died.
 
-    names: its clients. threads: torch's, as many as the reference would have. durable: the folder where the clients'
-    states are kept on disk, and the run's name there; None keeps them in memory alone.
+    names: its clients. threads: torch's, as many as the reference uses. durable: the folder where the clients' states
+    are kept on disk, and the run's name there; None keeps them in memory only.
     """
 
     build: ShareBuilder
@@ -72,7 +72,7 @@ class ActorSetup:
 
 
 class _Made(NamedTuple):
-    """The clients as they work by rules: each alone, and as one program where they are stacked."""
+    """The clients under given rules: one by one, and as one program if they are stacked."""
 
     rules: Rules
     sites: dict[str, Site]
@@ -80,11 +80,11 @@ class _Made(NamedTuple):
 
 
 class ClientActor:
-    """Answers for its clients. A call that is repeated, by Ray or by us, gives the same answer and counts once.
+    """Works for its clients. A call that is repeated, by Ray or by us, gives the same answer and counts once.
 
-    Each client's new state is kept beside the one that the server counted last, on disk where states are durable,
-    before the answer is sent. The next call says which one was counted. A process that died begins with what is on
-    disk; a client whose state is not there does not answer, and has to be given it.
+    Each client's new state is stored beside the one that the server counted last, on disk if states are durable, before
+    the answer is sent. The next call says which one was counted. A new process starts from what is on disk; a client
+    without its state does not answer, and must be given one.
     """
 
     def __init__(self, setup: ActorSetup) -> None:
@@ -93,11 +93,11 @@ class ClientActor:
         self._shared = SharedMemory()
 
     def ready(self) -> list[str]:
-        """The names of the clients, once they are built."""
+        """Return the names of the clients, once they are built."""
         return list(self._memories)
 
     def load(self, states: Packed) -> None:
-        """Replace the states of some clients, ``GivenState`` by name."""
+        """Replace the states of some clients: a ``GivenState`` by name."""
         given: dict[str, GivenState] = to_tensors(states, self._device, own=True)
         for name, state in given.items():
             memory = self._memories[name]
@@ -106,20 +106,20 @@ class ClientActor:
             memory.remember(state.counted, state.kept)
 
     def echo(self, posted: Posted) -> Posted | None:
-        """The same message again, if this process can read the other's memory."""
+        """Post the same message back; None if this process cannot read the other's memory."""
         try:
             return self._shared.post(read(posted))[0]
         except (MemoryGone, OSError):
             return None
 
     def work_in_shared_memory(self, call: Posted, names: Sequence[str]) -> tuple[Posted, ...]:
-        """As ``work``, from a call that was posted; posts the answers, and the states that they hold by themselves."""
+        """Do ``work`` for a posted call; post the answers and, separately, the states in them."""
         answers: dict[str, Answer] = self.work(read(call), names)
         states = {name: answer.kept for name, answer in answers.items()}
         return self._shared.post({name: answer._replace(kept=None) for name, answer in answers.items()}, states)
 
     def work(self, call: Call, names: Sequence[str]) -> Packed:
-        """A round of some of the clients: an ``Answer`` by name, where the state that it goes on from is there."""
+        """Run a round for some of the clients; return an ``Answer`` by name for those whose state is present."""
         invitations: dict[str, Invitation] = {
             name: to_tensors(call.invitations[name], self._device)
             for name in names
@@ -171,16 +171,16 @@ class ClientActor:
 # An actor's clients ---------------------------------------------------------------------------------------------------
 
 StackClients = Callable[[Collection[str], Algorithm, int, Terms], Batched]
-"""One program for the clients of these names, from the algorithm, the number of rounds, and the terms."""
+"""Makes one program of the named clients, from the algorithm, the number of rounds, and the terms."""
 
 
 @dataclass(frozen=True)
 class ActorShare:
     """What an actor works on.
 
-    problem: with all clients of the federation; the actor asks its own alone to work.
-    stack: makes one program of its clients; without it they work one after the other, as the reference has them.
-    around: entered for all work, for example to set a precision.
+    problem: with all clients of the federation; the actor runs only its own.
+    stack: makes one program of its clients; without it they run one after the other, as in the reference.
+    around: a context for all work, for example to set a precision.
     """
 
     problem: FederatedProblem
@@ -189,18 +189,18 @@ class ActorShare:
 
 
 ShareBuilder = Callable[[], ActorShare]
-"""Builds the clients where they are to work, data and all; Ray sends it there by pickling it."""
+"""Builds the clients and their data where they will work; Ray pickles it to send it there."""
 
 
 def can_stack(terms: Terms) -> bool:
-    """Whether a stack can stand for clients on these terms; coded vectors and shared noise it leaves to each alone."""
+    """Return whether stacked clients support these terms; compressed vectors and noise are left to single clients."""
     return terms.uploads == terms.broadcasts == "exact" and not terms.transmission.private
 
 
 class StackedClients:
-    """Some clients in a stack of one replica: what its server makes of them is left out.
+    """Some clients in a stack of one replica, whose server's part is ignored.
 
-    All of them work in every round; those that are not invited are not asked what came of it.
+    All of them work in every round; the results of those not invited are ignored.
     """
 
     def __init__(self, stack: Batched) -> None:
@@ -209,7 +209,7 @@ class StackedClients:
         self._algorithm = stack.replicas[0].algorithm
 
     def answers(self, invitations: Mapping[str, Invitation], memories: Mapping[str, ClientMemory]) -> dict[str, Update]:
-        """The updates of these clients, at least one; each one's new state is kept before anything is sent."""
+        """Return the updates of these clients, at least one; store each one's new state before anything is sent."""
         kept = {name: memories[name].held[invitation.counted] for name, invitation in invitations.items()}
         first = next(iter(invitations))
         shared = invitations[first].statistics

@@ -17,10 +17,10 @@ from fedmm.remote.ray.cluster import Cluster
 from fedmm.remote.ray.shared_memory import MemoryGone, Posted, SharedMemory, copy_arrays, read
 
 _PAUSE_SECONDS = 0.2
-"""Between two looks whether an actor is back."""
+"""Between two checks whether an actor is back."""
 
 Submit = Callable[[Any], Any]
-"""Calls an actor, and gives Ray's reference to what comes of it."""
+"""Calls an actor, and returns Ray's reference to the result."""
 
 _PROBE = "is this memory read?"
 
@@ -35,13 +35,13 @@ def _read_answers(reply: tuple[Posted, Posted]) -> dict[str, Answer]:
 
 
 class Actors:
-    """Processes that live as long as this object is not closed; Ray starts one that dies again.
+    """Processes that live until this object is closed; Ray restarts one that dies.
 
-    names: of all clients, which are dealt to the actors in turn. number: of actors; 0 for as many as there are cores
-    (or GPUs), and clients. gpus: each has a GPU of its own. durable: as in :class:`ActorSetup`.
-    retries: how often a call is repeated on an actor that died, before the run gives up. patience: for how many seconds
-    it is waited for one that died, which after the loss of a node may need room on another. shared_memory: on a single
-    machine, send messages through memory that the actors share, not through Ray's object store.
+    names: of all clients, which are dealt to the actors in turn. number: of actors; 0 for one per core (or GPU), but no
+    more than clients. gpus: each actor has its own GPU. durable: as in :class:`ActorSetup`.
+    retries: how often a call to an actor that died is repeated before the run gives up. patience: seconds to wait for
+    an actor that died, since after the loss of a node it may need room on another. shared_memory: on a single machine,
+    send messages through memory that the actors share, instead of Ray's object store.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class Actors:
             num_cpus=0 if gpus else 1,
             num_gpus=1 if gpus else 0,
             max_restarts=-1,
-            max_task_retries=0,  # a lost node uses them up before Ray knows that it is lost: calls are repeated here
+            max_task_retries=0,  # a lost node would use them up before Ray notices; calls are repeated here
             scheduling_strategy="SPREAD",
         )
         threads = torch.get_num_threads()
@@ -88,11 +88,11 @@ class Actors:
             self._shared = self._try_shared_memory()
 
     def sent(self, message: Call) -> Any:
-        """A message where all actors can read it."""
+        """Put a message where all actors can read it; return what refers to it."""
         return self._shared.post(message)[0] if self._shared else self._ray.put(message)
 
     def load(self, states: Mapping[str, GivenState]) -> None:
-        """Give clients the states that they are to go on from."""
+        """Give clients the states to continue from."""
 
         def loading(names: list[str]) -> Submit:
             own = {name: states[name] for name in names}
@@ -101,10 +101,10 @@ class Actors:
         self._gather([(at, loading(part)) for at, part in self._by_actor(states)])
 
     def work(self, call: Any, names: Iterable[str]) -> dict[str, Answer]:
-        """A round of these clients, from a call that was ``sent``; those that have lost their states do not answer.
+        """Run a round for these clients from a call that was ``sent``; those that lost their states do not answer.
 
-        States are copied where they would hold more than themselves for long: Ray's store, or, where only some clients
-        work, those that came with them.
+        States are copied if keeping them would keep more in memory: Ray's store or, if only some clients work, the rest
+        of the message.
         """
 
         def working(own: list[str]) -> Submit:
@@ -127,7 +127,7 @@ class Actors:
             self._shared.close()
 
     def _try_shared_memory(self) -> SharedMemory | None:
-        """Memory that all actors can read, and theirs can be read here; None if the system has no such thing."""
+        """Return memory that this process and all actors can read from each other; None if the system has none."""
         if not hasattr(os, "memfd_create"):
             return None
         shared = SharedMemory()
@@ -148,9 +148,9 @@ class Actors:
         return list(parts.items())
 
     def _gather(self, calls: Sequence[tuple[int, Submit]], opened: Callable[[Any], Any] = _as_it_is) -> list[Any]:
-        """What comes of calls, all at once; those lost with an actor or its node are made again when it is back.
+        """Make calls all at once and return the results; repeat those lost with an actor or its node when it is back.
 
-        opened: makes of a reply what it holds.
+        opened: reads a reply's content.
         """
         results: dict[int, Any] = {}
         for deaths in range(self.retries + 1):
@@ -173,18 +173,18 @@ class Actors:
         return [results[number] for number in range(len(calls))]
 
     def _get(self, references: Any) -> Any:
-        """As ``ray.get``; a sentence that is meant for the user reaches him as it was said there."""
+        """Call ``ray.get``; raise a FedmmError of an actor with its message unchanged."""
         try:
             return self._ray.get(references)
         except self._ray.exceptions.RayTaskError as problem:
             if isinstance(problem.cause, FedmmError):
                 raise FedmmError(str(problem.cause)) from None
             raise
-        except self._ray.exceptions.ActorDiedError as problem:  # for good: its process could not begin
+        except self._ray.exceptions.ActorDiedError as problem:  # for good: its process could not start
             raise FedmmError(f"an actor cannot start: {_last_line(problem)}") from problem
 
     def _wait_for(self, handle: Any) -> None:
-        """Until an actor that died is back, on the same node or another one."""
+        """Wait until an actor that died is back, on the same node or another one."""
         deadline = time.monotonic() + self.patience
         while True:
             try:

@@ -1,4 +1,4 @@
-"""Where actors live: Ray on this machine, bound to loopback, or a cluster that is there already."""
+"""Where actors live: a Ray on this machine, bound to loopback, or an existing cluster."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from typing import Any
 from fedmm.core.errors import FedmmError, first_line
 
 _LOOPBACK = "127.0.0.1"
-_LONGEST_FOLDER = 40  # of 107 letters for a socket's name, Ray's own names below a folder take 65
+_LONGEST_FOLDER = 40  # a socket's path has at most 107 characters, of which Ray's own names take 65
 _ENVIRONMENT = {
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
-    "RAY_worker_niceness": "0",  # Ray's own 15 lets workers stand still where the machine is busy with anything else
+    "RAY_worker_niceness": "0",  # Ray's default of 15 lets workers starve on a busy machine
 }
 _ON_LOOPBACK = {"RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0"}  # else Ray replaces 127.0.0.1 by the machine's own address
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Ray that is connected: the module itself, and how many cores and GPUs it has for actors.
+    """A connected Ray: the module itself, and how many cores and GPUs it has for actors.
 
-    local: it was started here, so that all its processes are on this machine and stay there.
+    local: it was started here, so all its processes run on this machine.
     """
 
     ray: ModuleType
@@ -44,12 +44,12 @@ class Cluster:
 def ray_cluster(
     address: str = "", *, cores: int = 0, object_store_bytes: int = 0, folder: Path | None = None
 ) -> Iterator[Cluster]:
-    """Connect to Ray, and leave it at the end; where Ray is connected already, use that and leave it alone.
+    """Connect to Ray, and disconnect at the end; if Ray is already connected, use it and leave it connected.
 
-    address: of a cluster, as ``ray.init`` takes it; empty starts Ray on this machine, where it listens on loopback
-        alone, and stops it at the end. cores: how many a Ray of our own has; 0 for those of the machine.
-    object_store_bytes: memory for messages of a Ray of our own; 0 leaves it to Ray. folder: for its sockets and logs;
-        by default one of its own that is removed, but stays where an error ends this.
+    address: of a cluster, as ``ray.init`` takes it; empty starts Ray on this machine, listening on loopback only, and
+        stops it at the end. cores: how many a Ray started here has; 0 for those of the machine.
+    object_store_bytes: memory for messages of a Ray started here; 0 for Ray's default. folder: for its sockets and
+        logs; by default a temporary one, which is removed unless an error ends this.
     """
     with _environment(_ENVIRONMENT) if address else loopback_environment():
         ray = _ray()
@@ -81,7 +81,7 @@ def _ray() -> ModuleType:
 
 def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
     given: dict[str, Any] = {"address": address} if address else local
-    if not address.startswith("ray://"):  # a client of a cluster elsewhere has no folder there
+    if not address.startswith("ray://"):  # a Ray Client has no folder on the cluster
         given["job_config"] = _not_from_here(ray)
     require_listener(ray, address)
     for tries_left in (2, 1, 0):
@@ -91,16 +91,16 @@ def _connect(ray: ModuleType, address: str, local: dict[str, Any]) -> None:
         except Exception as problem:
             ray.shutdown()
             reason = first_line(problem)
-            if tries_left and "timed out during startup" in reason:  # after 30 s, which a busy machine may need
+            if tries_left and "timed out during startup" in reason:  # after 30 s, too short for a busy machine
                 continue
             where = f"at {address}" if address else "on this machine"
             raise FedmmError(f"Ray cannot be reached {where}: {reason}") from problem
 
 
 def _not_from_here(ray: ModuleType) -> Any:
-    """A job whose processes do not look for modules in the current folder: Ray has them look there before all others.
+    """Return a job whose processes do not search the current folder for modules, which Ray would put before all others.
 
-    They start in it all the same. Ray leaves it out for a job that says it has a folder of its own.
+    They still start in that folder. Ray skips it for jobs that claim to have a working directory.
     """
     job = ray.job_config.JobConfig()
     job._runtime_env_has_working_dir = lambda: True
@@ -108,9 +108,9 @@ def _not_from_here(ray: ModuleType) -> Any:
 
 
 def require_listener(ray: ModuleType, address: str) -> None:
-    """Refuse a host and port where nothing listens; Ray itself would try for minutes, and say little.
+    """Raise FedmmError if nothing listens at a host and port; Ray itself would try for minutes, and say little.
 
-    address: as ``ray.init`` takes it; what is no host and port is left to Ray.
+    address: as ``ray.init`` takes it; anything but a host and port is left to Ray.
     """
     host, _, port = address.rpartition(":")
     if not host or "/" in host or not (port.isascii() and port.isdigit()):
@@ -118,7 +118,7 @@ def require_listener(ray: ModuleType, address: str) -> None:
     for local_address in (
         host.strip("[]"),
         ray.util.get_node_ip_address(),
-    ):  # the machine's own, which Ray takes for loopback
+    ):  # the machine's own, which Ray uses instead of loopback
         try:
             with closing(socket.create_connection((local_address, int(port)), timeout=5.0)):
                 return
@@ -141,12 +141,12 @@ def _local(cores: int, object_store_bytes: int, folder: Path | None) -> dict[str
 
 @contextmanager
 def loopback_environment() -> Iterator[None]:
-    """A Ray that is started inside listens on loopback alone."""
+    """Make a Ray that is started inside listen on loopback only."""
     with _environment({**_ENVIRONMENT, **_ON_LOOPBACK}):
         _ray()
         constants, name = import_module("ray._private.ray_constants"), "ENABLE_RAY_CLUSTER"
         before = getattr(constants, name, None)
-        setattr(constants, name, False)  # Ray looks at the environment when it is imported, which may have been before
+        setattr(constants, name, False)  # Ray reads the environment on import, which may have been earlier
         try:
             yield
         finally:
@@ -168,7 +168,7 @@ def _require_loopback(ray: ModuleType) -> None:
 
 
 def _short_folder() -> Path | None:
-    """A folder of its own whose name leaves room for those of sockets; None if there is none."""
+    """Create a temporary folder with a name short enough for sockets below it; return None if it is too long."""
     folder = Path(tempfile.mkdtemp(prefix="fedmm-ray-"))
     if len(str(folder)) <= _LONGEST_FOLDER:
         return folder
@@ -178,7 +178,7 @@ def _short_folder() -> Path | None:
 
 @contextmanager
 def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment variables for a while; what the user has set goes before."""
+    """Set environment variables for a while, except those that the user has set."""
     added = {name: value for name, value in values.items() if name not in os.environ}
     os.environ.update(added)
     try:

@@ -1,4 +1,4 @@
-"""Rounds whose clients are in Ray actors: the reference's server here, the clients' work there."""
+"""Rounds on Ray actors: the reference's server runs here, the clients' work there."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from fedmm.remote.ray.shared_memory import to_arrays, to_tensors
 
 _USUAL = Terms()
 _HANDED_OUT = ("clients", "client_statistics", "counted")
-"""What actors know of a state; a guard may change the rest between two rounds."""
+"""Parts of a state that actors hold; a guard may change the others between two rounds."""
 
 
 class RayEngine:
-    """Runs a federation's rounds on actors; it computes what ``InProcess`` does, bit for bit on a CPU.
+    """Runs a federation's rounds on actors; results equal those of ``InProcess``, bit for bit on a CPU.
 
-    An actor whose process dies is started again by Ray, on another node if need be, and the call that was lost is
-    repeated. Its clients go on from their states on its disk, where they are durable, and else are given them again
-    from the state of the last round, which is whole here. No round is counted twice, however often it is repeated: a
-    call says from which state a client goes on.
+    Ray restarts an actor whose process dies, on another node if need be, and the lost call is repeated. Its clients
+    continue from their states on its disk if they are durable; otherwise they get them from the state of the last
+    round, which is complete here. No round counts twice, however often it is repeated: a call names the state from
+    which a client continues.
 
-    problem: as the server sees it: its clients are not asked to work. actors: of a problem with the same clients.
+    problem: as the server sees it; its clients do no work here. actors: of a problem with the same clients.
     """
 
     def __init__(
@@ -74,7 +74,7 @@ class RayEngine:
         return after, record
 
     def _answers(self, state: FederatedState, invitations: Mapping[str, Invitation]) -> dict[str, Answer]:
-        """An answer, still packed, from every client that is invited; one that lost its state is given it first."""
+        """Return an answer, still packed, of every invited client; give clients that lost their states these first."""
         travelling = {
             name: replace(invitation, sent=invitation.travelling, codes=None)
             for name, invitation in invitations.items()
@@ -93,7 +93,7 @@ class RayEngine:
         )
 
     def _hand_out(self, state: FederatedState, names: Iterable[str]) -> None:
-        """Give clients their states: at the start, after a resume, and where an actor died without its own."""
+        """Give clients their states: at the start, after a resume, and if an actor died without durable states."""
         given = {
             name: GivenState(
                 state.counted.get(name, NEVER),

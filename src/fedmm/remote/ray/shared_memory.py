@@ -1,6 +1,6 @@
-"""Messages between Ray's processes: arrays in place of tensors, on one machine in memory that they share.
+"""Messages between Ray's processes: arrays in place of tensors, in shared memory if all run on one machine.
 
-Ray's own object store is several processes away, and carries them where the actors are on several machines.
+Ray's own object store takes several processes' help; it carries messages if the actors run on several machines.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _ALIGNED = 64
 
 
 class Posted(NamedTuple):
-    """A message without its arrays, and where in memory these begin and end; token: what lies there first."""
+    """A message without its arrays, and where these begin and end in memory; token: the bytes at its start."""
 
     text: bytes
     place: str
@@ -37,19 +37,19 @@ class MemoryGone(Exception):  # noqa: N818 - reads as what happened
 class SharedMemory:
     """Where a process posts messages for others of the same user.
 
-    They can be read until it posts again; who has read one keeps it, whatever becomes of this process.
+    They can be read until it posts again; a message that was read stays valid whatever becomes of this process.
     """
 
     def __init__(self) -> None:
         self._files: list[int] = []
 
     def post(self, *messages: Any) -> tuple[Posted, ...]:
-        """Post messages, each in memory of its own, in place of those of the last time."""
+        """Post messages, each in separate memory, in place of the last ones."""
         self.close()
         return tuple(self._post(message) for message in messages)
 
     def close(self) -> None:
-        """Post nothing."""
+        """Withdraw all messages."""
         while self._files:
             os.close(self._files.pop())
 
@@ -67,15 +67,15 @@ class SharedMemory:
                 file.seek(start)
                 end = start + file.write(buffer.raw())
                 spans.append((start, end))
-            file.truncate(end)  # also where an empty array comes last
+            file.truncate(end)  # needed if an empty array comes last
         return Posted(text, f"/proc/{os.getpid()}/fd/{number}", token, tuple(spans))
 
 
 def read(posted: Posted) -> Any:
-    """The message; its arrays are views of memory that is copied where it is written to, and freed with the last."""
+    """Return the message; its arrays are copy-on-write views of memory that is freed with the last of them."""
     size = max((end for _, end in posted.spans), default=_TOKEN)
     try:
-        # Python's own mmap keeps a file open for as long as there are views: with all states of a long run, too many
+        # Python's mmap would keep a file open for as long as there are views: too many for a long run's states
         memory = torch.from_file(posted.place, shared=False, size=size, dtype=torch.uint8)
     except RuntimeError as problem:
         raise MemoryGone(posted.place) from problem
@@ -88,11 +88,11 @@ def read(posted: Posted) -> Any:
 # Tensors as arrays, which Ray passes between processes without copying them -------------------------------------------
 
 Packed = Any
-"""A message of which every tensor is an array."""
+"""A message in which every tensor is an array."""
 
 
 def to_arrays(message: Any) -> Packed:
-    """A message of dicts, tuples and dataclasses, with arrays; a tensor that occurs twice travels once."""
+    """Replace the tensors in dicts, tuples and dataclasses by arrays; a tensor that occurs twice travels once."""
     known: dict[int, np.ndarray[Any, Any]] = {}
 
     def to_array(leaf: Any) -> Any:
@@ -106,10 +106,9 @@ def to_arrays(message: Any) -> Packed:
 
 
 def to_tensors(message: Packed, device: torch.device, *, own: bool = False) -> Any:
-    """The message with tensors on a device.
+    """Replace the arrays in a message by tensors on a device.
 
-    On a CPU they are views that must not be written to and, of Ray's store, live as long as it is connected; own: or
-    copies.
+    On a CPU they are read-only views, of Ray's store only valid while it is connected; own: make copies instead.
     """
 
     def to_tensor(leaf: Any) -> Any:
@@ -119,7 +118,7 @@ def to_tensors(message: Packed, device: torch.device, *, own: bool = False) -> A
 
 
 def copy_arrays(message: Packed) -> Packed:
-    """The message with arrays of its own."""
+    """Return the message with copies of its arrays."""
     return _map_leaves(message, lambda leaf: leaf.copy() if isinstance(leaf, np.ndarray) else leaf)
 
 
@@ -137,7 +136,7 @@ def _map_leaves(value: Any, change: Callable[[Any], Any]) -> Any:
 
 
 def _be_warned_once() -> None:
-    """Torch warns once of an array that cannot be written to, as views of Ray's memory are."""
+    """Consume torch's warning about read-only arrays, which it gives once: views of Ray's memory are read-only."""
     array = np.zeros(1)
     array.flags.writeable = False
     with warnings.catch_warnings():

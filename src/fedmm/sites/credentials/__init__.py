@@ -1,1 +1,1 @@
-"""Keys, certificates and invitations, as both ends of a federation read and write them."""
+"""Keys, certificates and invitations, as both sides of a federation read and write them."""

@@ -45,9 +45,9 @@ _PEM = serialization.Encoding.PEM
 
 
 def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
-    """An authority of one's own and the SuperLink's certificate for these hosts; those that are there stay.
+    """Create an authority and the SuperLink's certificate for these hosts; existing ones are kept.
 
-    Where only the SuperLink's is missing, the authority that is there signs a new one.
+    If only the SuperLink's is missing, the existing authority signs a new one.
     """
     if all((folder / name).exists() for name in (AUTHORITY, CERTIFICATE, KEY)):
         return
@@ -83,13 +83,13 @@ def make_certificates(folder: Path, hosts: Sequence[str]) -> None:
 
 
 def issue_certificates(keys: Path, authority: Path) -> list[Path]:
-    """Sign a certificate for every ``keys/NAME.pub`` that has none yet; those that were made now.
+    """Sign a certificate for every ``keys/NAME.pub`` that has none yet; return the new ones.
 
     authority: the folder with the certificate and key that sign.
 
-    The key is the node's own, so a certificate is no secret and is of no use to anyone else.
+    The key is the node's own, so a certificate is not secret and is of no use to anyone else.
     """
-    public_keys(keys)  # all of them are keys
+    public_keys(keys)  # raises if one is not a key
     made = []
     for public in sorted(keys.glob("*.pub")):
         path = public.with_suffix(SUFFIX)
@@ -102,7 +102,7 @@ def issue_certificates(keys: Path, authority: Path) -> list[Path]:
 def _client_certificate(folder: Path, public: Path) -> bytes:
     key = serialization.load_ssh_public_key(public.read_bytes())
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise FedmmError(f"{public} is not a key as `fedmm deploy key` makes it (ECDSA)")
+        raise FedmmError(f"{public} is not an ECDSA key such as `fedmm deploy key` makes")
     try:
         issuer, signing = _load_authority(folder)
     except (OSError, ValueError, TypeError) as problem:
@@ -120,9 +120,9 @@ def _client_certificate(folder: Path, public: Path) -> bytes:
 
 
 def client_context(authority: Path, certificate: Path | None, key: Path) -> ssl.SSLContext:
-    """How a site speaks TLS: whom it trusts, and the certificate that it shows where it has one.
+    """Return a site's TLS context: whom it trusts, and the certificate that it presents if it has one.
 
-    authority: the certificate of the one that signed the SuperLink's. key: the node's private key.
+    authority: the certificate of the authority that signed the SuperLink's. key: the node's private key.
     """
     _require_certificate(authority, "superlink.certificate")
     context = ssl.create_default_context(cafile=str(authority))
@@ -134,14 +134,14 @@ def client_context(authority: Path, certificate: Path | None, key: Path) -> ssl.
 
 
 def site_context(config: SiteConfig) -> ssl.SSLContext:
-    """The same by a site's file."""
+    """Return the TLS context of a site's file."""
     link = config.superlink
     shown = config.path(link.client_certificate) if link.client_certificate else None
     return client_context(config.path(link.certificate), shown, config.path(link.key))
 
 
 def _load_pair(context: ssl.SSLContext, certificate: Path, private: ec.EllipticCurvePrivateKey) -> None:
-    """Python's ssl reads keys from files alone and not in OpenSSH's form: the file is encrypted, and gone at once."""
+    """Load a key through an encrypted temporary file: Python's ssl reads keys only from files, and no OpenSSH keys."""
     password = secrets.token_hex(32)
     encryption = serialization.BestAvailableEncryption(password.encode())
     with tempfile.TemporaryDirectory() as folder:
@@ -151,13 +151,13 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, private: ec.EllipticC
             context.load_cert_chain(certificate, file, password)
         except ssl.SSLError as problem:
             raise FedmmError(
-                f"superlink.client_certificate is not for superlink.key: {certificate}; the coordinator makes it of "
-                "the key's .pub by `fedmm deploy certify`"
+                f"superlink.client_certificate does not match superlink.key: {certificate}; the coordinator makes it "
+                "from the key's .pub with `fedmm deploy certify`"
             ) from problem
 
 
 def parse_certificates(content: bytes, what: str) -> bytes:
-    """The certificates of a PEM text and nothing else of it. what: as whoever gave them calls them."""
+    """Return the certificates in a PEM text and nothing else of it. what: its name in messages."""
     try:
         certificates = x509.load_pem_x509_certificates(content)
     except ValueError as problem:
@@ -167,7 +167,7 @@ def parse_certificates(content: bytes, what: str) -> bytes:
 
 
 def certificate_hosts(path: Path) -> list[str]:
-    """The hosts that a certificate is for, in its order; names and addresses of loopback are left out."""
+    """Return the hosts that a certificate is for, in order; loopback names and addresses are left out."""
     try:
         certificate = x509.load_pem_x509_certificate(path.read_bytes())
         names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
@@ -193,7 +193,7 @@ def _load_authority(folder: Path) -> tuple[x509.Name, Any]:
 
 
 def _read_authority(folder: Path) -> tuple[x509.Name, Any]:
-    """The name and the key of an authority that is there."""
+    """Return the name and the key of an existing authority."""
     if (folder / AUTHORITY_KEY).is_file():
         require_private(folder / AUTHORITY_KEY, f"the private key {AUTHORITY_KEY}")
     try:
@@ -201,7 +201,7 @@ def _read_authority(folder: Path) -> tuple[x509.Name, Any]:
     except (OSError, ValueError, TypeError) as problem:
         raise FedmmError(
             f"{folder} has {AUTHORITY} but not {CERTIFICATE} and {KEY}, and no {AUTHORITY_KEY} that could sign them; "
-            f"put them there, or take {AUTHORITY} away for a new authority"
+            f"add them, or remove {AUTHORITY} to create a new authority"
         ) from problem
 
 

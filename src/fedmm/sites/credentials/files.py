@@ -1,4 +1,4 @@
-"""Files of credentials: what they are called, who may read them, and how they are read and written. Needs no torch."""
+"""Files of credentials: their names, who may read them, and how to read and write them. Needs no torch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _HOST = re.compile(r"(?!-)[A-Za-z0-9_-]{1,63}(?<!-)(\.(?!-)[A-Za-z0-9_-]{1,63}(?
 
 
 def read_input(file: Path, most: int) -> bytes:
-    """What a file holds, or standard input for ``-``; over so many bytes are refused."""
+    """Read a file, or standard input for ``-``; raise FedmmError for more than ``most`` bytes."""
     try:
         if file == STDIN:
             content = sys.stdin.buffer.read(most + 1)
@@ -36,12 +36,12 @@ def read_input(file: Path, most: int) -> bytes:
 
 
 def read_input_tables(file: Path, most: int = 1 << 20) -> dict[str, Any]:
-    """The tables of a TOML file, or of standard input for ``-``."""
+    """Read the tables of a TOML file, or of standard input for ``-``."""
     return parse_toml(read_input(file, most), file)
 
 
 def read_credential(path: Path, what: str) -> bytes:
-    """What a file holds. what: as whoever wrote the path calls it."""
+    """Read a file. what: its name in messages."""
     try:
         return path.read_bytes()
     except OSError as problem:
@@ -49,14 +49,14 @@ def read_credential(path: Path, what: str) -> bytes:
 
 
 def write_credential(path: Path, content: bytes, mode: int, *, overwrite: bool = False) -> None:
-    """Write a file that has its mode from the first byte; one that is there, or a link, stays unless overwritten."""
+    """Write a file with this mode from the start; raise OSError if it exists or is a link, unless ``overwrite``."""
     number = os.open(path, os.O_WRONLY | os.O_CREAT | (os.O_TRUNC if overwrite else os.O_EXCL), mode)
     with os.fdopen(number, "wb") as file:
         file.write(content)
 
 
 def require_private(path: Path, what: str) -> None:
-    """Refuse a private key that other accounts of this machine may read. what: as whoever wrote the path calls it."""
+    """Raise FedmmError if other accounts of this machine have access to a private key. what: its name in messages."""
     try:
         mode = path.stat().st_mode
     except OSError as problem:
@@ -70,7 +70,7 @@ def require_private(path: Path, what: str) -> None:
 
 
 def require_private_keys(certificates: Path, keys: Path) -> None:
-    """Refuse a coordinator's folder in which a private key may be read by others."""
+    """Raise FedmmError if others may read or change a private key in a coordinator's folder."""
     paths = [certificates / name for name in (KEY, AUTHORITY_KEY)]
     paths += sorted(path.with_suffix("") for path in keys.glob("*.pub")) if keys.is_dir() else []
     for path in paths:
@@ -79,7 +79,7 @@ def require_private_keys(certificates: Path, keys: Path) -> None:
 
 
 def is_host(text: str) -> bool:
-    """Whether a text is an address, or a name that a host may have."""
+    """Return whether a text is an IP address or a valid host name."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

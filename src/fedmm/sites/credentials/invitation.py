@@ -1,4 +1,4 @@
-"""An invitation: the one file that tells a site all it has to know of a federation, and how a site joins by it."""
+"""An invitation: the one file that tells a site everything about a federation, and how a site joins with it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LAST_PORT = 65535
 class SiteInvitation:
     """What a site is told. site: its name. address: the SuperLink's, as sites reach it. certificate: of the authority
     that signed the SuperLink's. coordinator: the public key that signs the server's messages. key: the site's private
-    key, where the coordinator made it; empty if the site makes its own. hints: ``kind`` and ``domain`` of its rows.
+    key, if the coordinator made it; empty if the site makes its own. hints: ``kind`` and ``domain`` of its rows.
     """
 
     site: str
@@ -51,7 +51,7 @@ class SiteInvitation:
 
     @property
     def fingerprint(self) -> str:
-        """Of whom the site will trust, for reading out over the phone; the same for all sites of a federation."""
+        """A fingerprint of what the site will trust, to compare by phone; the same for all sites of a federation."""
         digest = hashlib.sha256(f"fedmm invitation {VERSION}\n{self.address}\n".encode())
         digest.update(self.certificate)
         digest.update(self.coordinator)
@@ -72,11 +72,11 @@ class SiteInvitation:
         if self.key:
             table["key"] = self.key.decode()
         secret = "# It holds the site's private key: whoever reads it can take the site's place.\n" if self.key else ""
-        return f"# For the site alone: `fedmm deploy join THIS-FILE`.\n{secret}{write_toml({SECTION: table})}"
+        return f"# Only for the site: `fedmm deploy join THIS-FILE`.\n{secret}{write_toml({SECTION: table})}"
 
 
 def read_invitation(file: Path) -> SiteInvitation:
-    """An invitation, which whoever carried it may have written: nothing in it is used before it was checked."""
+    """Read an invitation; whoever carried it may have altered it, so everything is checked before it is used."""
     tables = read_input_tables(file, _LARGEST)
     table = tables.get(SECTION)
     if not isinstance(table, dict) or len(tables) != 1:
@@ -91,7 +91,7 @@ def _check_invitation(table: Mapping[str, Any]) -> SiteInvitation:
     version = table.get("version")
     require(
         type(version) is int and version == VERSION,
-        f"the invitation's version must be {VERSION}, not {version!r}; is it of another fedmm?",
+        f"the invitation's version must be {VERSION}, not {version!r}; was it made by another version of fedmm?",
     )
     for key in _NEEDED:
         require(key in table, f"the invitation has no {key}")
@@ -113,28 +113,28 @@ def _check_invitation(table: Mapping[str, Any]) -> SiteInvitation:
     )
     require(
         same_fingerprint(table["fingerprint"], invitation.fingerprint),
-        f"the invitation was changed on its way: its fingerprint is {invitation.fingerprint}, and it says another",
+        f"the invitation was changed in transit: its fingerprint is {invitation.fingerprint}, not the one it states",
     )
     return invitation
 
 
 def same_fingerprint(one: str, other: str) -> bool:
-    """Whether two fingerprints are the same, however they were written down."""
+    """Return whether two fingerprints are the same, however they were written down."""
     left, right = (re.sub(r"[\s:-]", "", text).lower() for text in (one, other))
     return left == right
 
 
 def require_name(name: str) -> None:
-    """Refuse what cannot name a site and the files of its keys on every machine."""
+    """Raise FedmmError if a name is unfit for a site and the files of its keys on any machine."""
     require(
         _NAME.fullmatch(name) is not None and name.lower() != COORDINATOR,
-        f"a site that is invited is named in letters, digits, - and _, at most 63 and not {COORDINATOR!r}; it cannot "
-        f"be {name[:80]!r}",
+        f"an invited site's name must be at most 63 letters, digits, - and _, and not {COORDINATOR!r}; it cannot be "
+        f"{name[:80]!r}",
     )
 
 
 def require_address(address: str) -> None:
-    """Refuse what is no host:port."""
+    """Raise FedmmError if an address is not host:port."""
     host, colon, port = address.rpartition(":")
     right = bool(colon) and re.fullmatch("[0-9]{1,5}", port) is not None and 1 <= int(port) <= _LAST_PORT
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
@@ -171,10 +171,9 @@ def join(
 ) -> None:
     """Write a site's file, and beside it its key, the authority's certificate and the coordinator's public key.
 
-    data: ``kind``, ``path`` and ``domain`` of its rows, which go before the invitation's hints. state: the
-    folder for what it keeps, ``state/NAME`` by default. settings: other values
-    of the file, ``section.key=value``. fingerprint: as it was heard over the phone. Nothing is overwritten, and where
-    something cannot be written, nothing is left.
+    data: ``kind``, ``path`` and ``domain`` of its rows, which override the invitation's hints. state: the folder for
+    what the site stores, ``state/NAME`` by default. settings: other values of the file, ``section.key=value``.
+    fingerprint: as heard by phone. Nothing is overwritten, and if something cannot be written, nothing is left behind.
     """
     require(
         not fingerprint or same_fingerprint(fingerprint, invitation.fingerprint),
@@ -192,19 +191,19 @@ def join(
         folder / f"{name}.pub": (public, 0o644),
         out: (text.encode(), 0o644),
     }
-    require(len({*shared, *own}) == 5, f"{out} cannot be the site's file too; name another with --out")
+    require(len({*shared, *own}) == 5, f"{out} is the name of another of the site's files; choose another with --out")
     _write(shared, own)
     say(f"wrote {out}, {folder / AUTHORITY}, {folder / COORDINATOR_FILE} and the key {folder / name}")
-    say(f"fingerprint of the invitation: {invitation.fingerprint}; ask the coordinator on the phone if it is the same")
+    say(f"fingerprint of the invitation: {invitation.fingerprint}; compare it with the coordinator's over the phone")
     if not invitation.key:
         say(f"fingerprint of the site's key: {describe_key(public)}")
-        say(f"send {folder / name}.pub to the coordinator, which is this line:")
+        say(f"send {folder / name}.pub to the coordinator; it holds this line:")
         say(public.decode().rstrip())
     say(f"then `fedmm deploy site {out}` runs the site")
 
 
 def _site_text(invitation: SiteInvitation, data: Mapping[str, str], state: str, settings: Sequence[str]) -> str:
-    """The site's file, as it will be read."""
+    """Return the site's file, checked by reading it."""
     require(
         "kind" in data and (data["kind"] == "share" or "path" in data),
         "say where the site's rows are: --data PATH --kind KIND --domain DOMAIN",
@@ -235,7 +234,7 @@ def _write(shared: Mapping[Path, bytes], own: Mapping[Path, tuple[bytes, int]]) 
         for path, content in shared.items():
             require(
                 not path.exists() or path.read_bytes() == content,
-                f"{path} already exists and belongs to another federation; join in another folder",
+                f"{path} already exists and belongs to another federation; join from another folder",
             )
         for folder in {path.parent for path in own}:
             folder.mkdir(parents=True, exist_ok=True)

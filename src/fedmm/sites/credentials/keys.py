@@ -1,6 +1,6 @@
-"""The keys of nodes and of the coordinator, by the ``cryptography`` package that comes with Flower.
+"""The keys of nodes and of the coordinator, handled by the ``cryptography`` package that comes with Flower.
 
-What another machine sent is parsed strictly, and written anew rather than copied.
+Anything from another machine is parsed strictly, and written anew rather than copied.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ except ModuleNotFoundError:
 
 
 def make_node_key(path: Path) -> None:
-    """A node's key in OpenSSH's form, and ``.pub`` beside it; one that is there stays."""
+    """Create a node's key in OpenSSH format, and ``.pub`` beside it; an existing one is kept."""
     named = path.name != "" and path.name.isprintable() and is_name(path.name + ".pub")
-    require(named, f"{str(path)!r} names no file for a key; it is named as the site, in letters, digits and dashes")
+    require(named, f"{str(path)!r} cannot be a key file; name it after the site, in letters, digits and dashes")
     public = path.with_name(path.name + ".pub")
     try:
         if path.is_file() and public.is_file():
             return
-        require(not path.exists(), f"{path} is there and no key with its .pub beside it; choose another name")
+        require(not path.exists(), f"{path} exists but is not a key with its .pub beside it; choose another name")
         path.parent.mkdir(parents=True, exist_ok=True)
         private, line = generate_node_key(path.name)
         write_credential(path, private, 0o600, overwrite=True)
@@ -41,47 +41,47 @@ def make_node_key(path: Path) -> None:
 
 
 def generate_node_key(name: str) -> tuple[bytes, bytes]:
-    """A new private key, and the line of its public part; name: whose it is."""
+    """Return a new private key and its public line; name: whose it is."""
     key = ec.generate_private_key(ec.SECP384R1())
     return _private_text(key), public_line(key.public_key(), name)
 
 
 def public_line(key: ec.EllipticCurvePublicKey, name: str) -> bytes:
-    """A public key as a line in OpenSSH's form."""
+    """Return a public key as a line in OpenSSH format."""
     shown = key.public_bytes(serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH)
     return shown + f" {name}\n".encode()
 
 
 def describe_key(line: bytes) -> str:
-    """A public key's fingerprint, as ``ssh-keygen -l`` shows it."""
+    """Return a public key's fingerprint, as ``ssh-keygen -l`` shows it."""
     digest = hashlib.sha256(base64.b64decode(line.split()[1])).digest()
     return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
 
 
 def parse_public_key(content: bytes, what: str) -> ec.EllipticCurvePublicKey:
-    """A public key in OpenSSH's form that was sent. what: as whoever gave it calls it."""
+    """Parse a public key in OpenSSH format from another machine. what: its name in messages."""
     try:
         key = serialization.load_ssh_public_key(content)
     except (ValueError, UnsupportedAlgorithm) as problem:
-        raise FedmmError(f"{what} is not a public key in OpenSSH's form (ECDSA)") from problem
+        raise FedmmError(f"{what} is not a public key in OpenSSH format (ECDSA)") from problem
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise FedmmError(f"{what} must be an ECDSA key of 384 bits, as `fedmm deploy join` makes it")
+        raise FedmmError(f"{what} must be an ECDSA key of 384 bits, such as `fedmm deploy join` makes")
     return key
 
 
 def parse_private_key(content: bytes, what: str) -> tuple[bytes, ec.EllipticCurvePublicKey]:
-    """A private key in OpenSSH's form that was sent, written anew, and its public part."""
+    """Parse a private key in OpenSSH format from another machine; return it written anew, and its public part."""
     try:
         key = serialization.load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as problem:  # TypeError: one with a password
-        raise FedmmError(f"{what} is not a private key in OpenSSH's form (ECDSA, no password)") from problem
+        raise FedmmError(f"{what} is not a private key in OpenSSH format (ECDSA, no password)") from problem
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         raise FedmmError(f"{what} must be an ECDSA key of 384 bits")
     return _private_text(key), key.public_key()
 
 
 def read_node_key(path: Path, what: str) -> ec.EllipticCurvePrivateKey:
-    """A private key that nobody else may read; what is none is refused. what: as whoever wrote the path calls it."""
+    """Read a private key; raise FedmmError if it is none or others may read it. what: its name in messages."""
     require_private(path, what)
     content = read_credential(path, what)
     try:
@@ -90,26 +90,26 @@ def read_node_key(path: Path, what: str) -> ec.EllipticCurvePrivateKey:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise FedmmError(
-            f"{what} is not a private key as `fedmm deploy key` makes it (ECDSA, OpenSSH's form, no password): {path}"
+            f"{what} is not a private key such as `fedmm deploy key` makes (ECDSA, OpenSSH format, no password): {path}"
         )
     return key
 
 
 def signer(path: Path, what: str = "the coordinator's key") -> Callable[[bytes], bytes]:
-    """What signs texts with a private key."""
+    """Return a function that signs bytes with a private key."""
     key = read_node_key(path, what)
     return lambda text: key.sign(text, ec.ECDSA(hashes.SHA256()))
 
 
 def verifier(path: Path, what: str) -> Callable[[bytes, bytes], bool]:
-    """What checks signatures of texts with a public key."""
+    """Return a function that verifies signatures of bytes with a public key."""
     content = read_credential(path, what)
     try:
         key = serialization.load_ssh_public_key(content)
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise FedmmError(f"{what} is not a public key in OpenSSH's form (ECDSA): {path}")
+        raise FedmmError(f"{what} is not a public key in OpenSSH format (ECDSA): {path}")
 
     def verify(signature: bytes, text: bytes) -> bool:
         try:
@@ -122,13 +122,13 @@ def verifier(path: Path, what: str) -> Callable[[bytes, bytes], bool]:
 
 
 def public_keys(folder: Path) -> dict[str, bytes]:
-    """By site, the public key that its node must hold, in the form in which Flower tells it."""
+    """Return the public key that each site's node must have, by site, in Flower's format."""
     keys = {}
     for path in sorted(folder.glob("*.pub")) if folder.is_dir() else ():
         try:
             key = serialization.load_ssh_public_key(path.read_bytes())
         except (OSError, ValueError, UnsupportedAlgorithm) as problem:
-            raise FedmmError(f"{path} is not a public key in OpenSSH's form") from problem
+            raise FedmmError(f"{path} is not a public key in OpenSSH format") from problem
         keys[path.name.removesuffix(".pub")] = key.public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )

@@ -1,7 +1,7 @@
 """A site's audit log: one JSON object a line, each with the hash of the line before it. Needs no torch.
 
-Lines are only ever added. Whoever changes, removes or moves one breaks the chain from there on; whoever cuts lines off
-at the end does not, so that the head (the last hash) has to be noted elsewhere for that to be seen.
+Lines are only appended. Changing, removing or moving one breaks the chain from there on. Cutting lines off at the end
+does not, so the head (the last hash) must be noted elsewhere to detect that.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from fedmm.core.errors import FedmmError
 from fedmm.core.files import sync_path
 
 FIRST = "0" * 64
-"""What stands for the hash before the first line."""
+"""The hash before the first line."""
 
 Entry = Mapping[str, Any]
 
 
 class BrokenChain(FedmmError):  # noqa: N818 - reads as what is the matter
-    """A line that does not follow from the one before it."""
+    """A line does not follow from the one before it."""
 
     def __init__(self, path: Path, number: int, reason: str) -> None:
         super().__init__(f"the audit log {path} is broken at entry {number}: {reason}")
@@ -38,7 +38,7 @@ class BrokenChain(FedmmError):  # noqa: N818 - reads as what is the matter
 class AuditChain:
     """How far a log was read.
 
-    entries: how many. head: the last hash. size: their bytes. fragment: what comes after them, without a line's end.
+    entries: how many. head: the last hash. size: their bytes. fragment: bytes after them that lack a line end.
     """
 
     entries: int = 0
@@ -53,9 +53,9 @@ _EMPTY = AuditChain()
 def read_chain(
     path: Path, take: Callable[[Entry], None] = lambda entry: None, begin: AuditChain = _EMPTY
 ) -> AuditChain:
-    """Read a log from where it was read to before, and check every line. take: is given each entry that is good.
+    """Read a log from where it was read to before, and check every line. take: called with each valid entry.
 
-    A last line without its end, as a crash leaves it, is no entry; it is told in the chain's ``fragment``.
+    A last line without its end, as a crash leaves it, is not an entry; it is returned as the chain's ``fragment``.
     """
     number, head, size = begin.entries, begin.head, begin.size
     try:
@@ -106,7 +106,7 @@ def _line(entry: Entry) -> bytes:
 
 
 class AuditLog:
-    """The log of a site, for whoever adds to it; take: is given every entry, those of other processes too."""
+    """A site's log, for appending; take: called with every entry, including those of other processes."""
 
     def __init__(self, path: Path, take: Callable[[Entry], None] = lambda entry: None) -> None:
         self.path = path
@@ -126,9 +126,9 @@ class AuditLog:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Be the only one that adds; what others added is read first.
+        """Lock the log for appending, after reading what others appended.
 
-        What a crash left of a line is cut off, which is an entry too.
+        A partial line left by a crash is cut off, which is logged as an entry too.
         """
         try:
             self.path.parent.mkdir(parents=True, exist_ok=True)
@@ -151,12 +151,12 @@ class AuditLog:
             os.close(number)
 
     def add(self, event: str, *, sync: bool = True, **fields: Any) -> None:
-        """Write an entry; with ``sync`` it and all before it are on disk when this returns. Only within ``alone``."""
+        """Append an entry, within ``alone``; with ``sync``, it and all before it are on disk when this returns."""
         assert self._number is not None, "only one process may add entries"
         number, chain = self._number, self._chain
         stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         entry = {"number": chain.entries + 1, "time": stamp, "event": event, **fields, "previous": chain.head}
-        entry = json.loads(_canonical(entry))  # as whoever reads it will have it
+        entry = json.loads(_canonical(entry))  # as it will be read
         entry["hash"] = _hash(entry)
         line = _line(entry)
         try:
@@ -166,7 +166,7 @@ class AuditLog:
             if sync:
                 os.fsync(number)
                 if not chain.entries:
-                    sync_path(self.path.parent)  # else the new file may be gone after a crash
+                    sync_path(self.path.parent)  # otherwise a crash could lose the new file
         except OSError as problem:
             os.ftruncate(number, chain.size)
             raise FedmmError(f"the audit log {self.path} cannot be written: {problem.strerror}") from problem

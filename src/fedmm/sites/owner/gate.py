@@ -1,4 +1,4 @@
-"""The gate of a site: every question passes it before it is worked on, every answer before it leaves."""
+"""A site's gate: every question passes it before any work, and every answer before it leaves."""
 
 from __future__ import annotations
 
@@ -36,12 +36,12 @@ from fedmm.sites.owner.policy import (
 
 _LONGEST_TEXT, _MOST_ARRAYS = 10_000, 1000
 _TIMES = ("prepared", "trained", "handled")
-"""What an answer says of its time: the only part of it that may differ in one that is given again."""
+"""The times that an answer reports: the only part that may differ if it is given again."""
 
 
 @dataclass(frozen=True)
 class Admitted:
-    """A question that may be worked on. digest: of all that it says. plan: None if it needs none."""
+    """A question that may be worked on. digest: of everything in it. plan: None if it needs none."""
 
     kind: str
     run: str
@@ -51,7 +51,7 @@ class Admitted:
 
 
 class Gate:
-    """Judges by the site's policy, and writes down all that comes and leaves before anything leaves."""
+    """Applies the site's policy, and logs everything that arrives and leaves before anything leaves."""
 
     def __init__(self, config: SiteConfig) -> None:
         self.policy = config.policy
@@ -64,9 +64,9 @@ class Gate:
         self._begun: int | None = None
 
     def admit(self, kind: str, question: Packed) -> Admitted:
-        """The question, read; one that the policy does not allow is refused.
+        """Read a question; raise NotAllowed if the policy does not allow it.
 
-        It is written down before it is worked on; on a day with too many refusals, when it is answered.
+        It is logged before any work or, on a day with too many refusals, when it is answered.
         """
         self._pending, self._begun = [], None
         about = question.about
@@ -74,7 +74,7 @@ class Gate:
         require_run_name(run)
         asked, plan = self._asked(about.get("experiment")), about.get("plan")
         digest = _digest(kind, question._replace(about={**about, "experiment": asked.digest}))
-        with self._log.alone():  # what the owner approved meanwhile is read
+        with self._log.alone():  # also reads what the owner approved meanwhile
             self._begun = self._log.size
             self._pending = self._note_question(kind, question, asked, digest)
             require_room(self.policy, self.ledger, about.get(TUNING_ROUNDS), about.get(TUNING_QUESTIONS))
@@ -97,18 +97,18 @@ class Gate:
         return read
 
     def require_epsilon(self, admitted: Admitted, precision: float) -> None:
-        """Refuse a round whose noise does not suffice, before it is worked on.
+        """Raise NotAllowed, before any work, for a round with too little noise.
 
-        One that was answered before is judged by its answer.
+        A round that was answered before is judged by its answer.
         """
         if admitted.digest not in self.ledger.answers:
             require_budget(self.policy, self.ledger, 1, precision)
 
     def release(self, admitted: Admitted, answer: Packed, precision: float) -> None:
-        """Write down what is about to leave; when this returns it is on disk.
+        """Log what is about to leave; when this returns, the entry is on disk.
 
-        precision: of the noise in the answer, infinite if there is none. An answer that left before to the same
-        question, to the bit, tells nothing new, and is no further round.
+        precision: of the noise in the answer, infinite without noise. An answer that left before to the same question,
+        bit for bit, reveals nothing new and does not count as another round.
         """
         digest = _digest("answer", answer._replace(about=_drop_times(answer.about)))
         with self._log.alone():
@@ -131,9 +131,9 @@ class Gate:
             )
 
     def refuse(self, kind: str, question: Packed | None, sentence: str) -> None:
-        """Write down a refusal, where the disk lets it. question: None if it could not be read as the server's.
+        """Log a refusal, if the disk allows it. question: None if it could not be read as the server's.
 
-        One that is repeated is counted, see :class:`~fedmm.sites.owner.ledger.RefusalCounts`.
+        Repeated ones are counted, see :class:`~fedmm.sites.owner.ledger.RefusalCounts`.
         """
         pending, self._pending = self._pending, []
         with suppress(FedmmError), self._log.alone():
@@ -152,7 +152,7 @@ class Gate:
             )
 
     def _named(self, text: object) -> dict[str, str]:
-        """A refused experiment: by its digest, or the beginning of what cannot be read as one."""
+        """Identify a refused experiment by its digest, or by the beginning of a text that is not one."""
         if self._last is not None and self._last[0] == text:
             return {"experiment": self._last[1].digest}
         return {"text": text[:_LONGEST_TEXT]} if isinstance(text, str) else {}
@@ -166,7 +166,7 @@ class Gate:
     def _note_question(
         self, kind: str, question: Packed, asked: Asked, digest: str
     ) -> list[tuple[str, dict[str, Any]]]:
-        """The entries for a question: whole what is new, and by its digest ever after."""
+        """Return the log entries for a question: new parts in full, known ones by digest."""
         about, table = question.about, policy_table(self.policy)
         plan = about.get("plan")
         plan_digest, found = _plan_digest(plan), list[tuple[str, dict[str, Any]]]()
@@ -195,7 +195,7 @@ class Gate:
 
 
 def _bound(arrays: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What another machine says of arrays, cut where it is longer than any model's."""
+    """Truncate another machine's description of arrays to more than any model has."""
     named = [{**array, "name": one_line(array["name"])} for array in arrays[:_MOST_ARRAYS]]
     more = sum(array["bytes"] for array in arrays[_MOST_ARRAYS:])
     rest = {"name": f"{len(arrays) - _MOST_ARRAYS} more", "shape": [], "dtype": "", "bytes": more}
@@ -203,7 +203,7 @@ def _bound(arrays: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def describe_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
-    """Name, shape, kind and bytes of each array."""
+    """Return name, shape, dtype and bytes of each array."""
     return [
         {"name": name, "shape": list(array.shape), "dtype": str(array.dtype), "bytes": int(array.nbytes)}
         for name, array in arrays.items()
@@ -211,7 +211,7 @@ def describe_arrays(arrays: Mapping[str, NDArray[Any]]) -> list[dict[str, Any]]:
 
 
 def _digest(kind: str, packed: Packed) -> str:
-    """Of everything in a message."""
+    """Return the digest of everything in a message."""
     whole = hashlib.sha256()
     plain = [kind, *(sorted((name, repr(value)) for name, value in part.items()) for part in packed[1:])]
     whole.update(json.dumps([plain, describe_arrays(dict(sorted(packed.arrays.items())))]).encode())
@@ -229,7 +229,7 @@ def _drop_times(about: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it: a number that is not finite is None, and text is one line."""
+    """Convert a value for JSON: numbers that are not finite to None, text to one line."""
     if isinstance(value, float) and not math.isfinite(value):
         return None
     plain = value is None or isinstance(value, float) or (isinstance(value, int) and abs(value) < 1 << 64)

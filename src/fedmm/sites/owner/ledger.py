@@ -1,4 +1,4 @@
-"""What a site has answered and refused, read from its audit log, and so the same after restarts. Needs no torch."""
+"""What a site has answered and refused, read from its audit log, so it survives restarts. Needs no torch."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from fedmm.remote.packed import one_line
 
 EXPERIMENT, PLAN, QUESTION, ANSWER = "experiment", "plan", "question", "answer"
 REFUSAL, APPROVAL, POLICY = "refusal", "approval", "policy"
-"""The events of an audit log, beside ``mended``."""
+"""The events of an audit log, besides ``mended``."""
 
 
 @dataclass
 class Ledger:
-    """The sums over a log's entries.
+    """The totals of a log's entries.
 
-    questions: answered, of all kinds. rounds: of them, updates that were not sent before.
+    questions: answered, of all kinds. rounds: those of them with a new update.
     precision: of the noise of all these rounds, the sum of 1 / multiplier^2; infinite after one without noise.
-    answers: of questions and their answers, the digests. experiments: all that were asked for, by hash, as TOML.
-    asked: by hash, the runs that it was asked for in. plans: the digests of those that are written down.
-    refused: how many refusals, at least. refused_on: the last day of one.
+    answers: digests of answers by digest of the question. experiments: all that were asked for, by hash, as TOML.
+    asked: by hash, the runs that it was asked for in. plans: the digests of those in the log.
+    refused: number of refusals, at least. refused_on: the day of the last one.
     """
 
     questions: int = 0
@@ -75,29 +75,29 @@ class Ledger:
         self._refused_bytes += int(entry.get("bytes", 0)) + len(json.dumps(entry))
 
     def refused_bytes(self, day: str) -> int:
-        """What the refusals of a day, the last one or later, have taken of the log, with their questions."""
+        """Return the bytes of the log taken by a day's refusals and their questions; day: the last one or later."""
         return self._refused_bytes if day == self.refused_on else 0
 
     def refused_times(self, day: str, kind: str, sentence: str) -> int:
-        """How often this was refused on a day, the last one or later, as far as it is written."""
+        """Return how often this was refused on a day, as far as the log says; day: the last one or later."""
         return self._refused_times.get((kind, sentence), 0) if day == self.refused_on else 0
 
     def was_sent(self, question: str, answer: str) -> bool:
-        """Whether this answer left to this question before, to the bit."""
+        """Return whether this answer left to this question before, bit for bit."""
         return answer in self.answers.get(question, ())
 
 
 LONGEST_SENTENCE = 500
-"""Characters of a refusal's sentence that are written down: a part of it may be another machine's."""
+"""Characters of a refusal's sentence to log: another machine may have written part of it."""
 MOST_BYTES_A_DAY = 4 << 20
-"""Of the audit log, for questions that are refused, their experiments and the refusals, in a day (UTC)."""
+"""Bytes of the audit log per day (UTC) for refused questions, their experiments and the refusals."""
 _EACH = 10
-"""So many refusals of a sentence are written one by one."""
+"""How many refusals with the same sentence are logged one by one."""
 FURTHER = "further refusals of this day, counted and not written down one by one"
 
 
 class NotAllowed(FedmmError):  # noqa: N818 - reads as what is the matter
-    """What a site refuses whenever it is asked, as long as its owner changes nothing."""
+    """A refusal that stands until the site's owner changes something."""
 
 
 def permit(condition: bool, message: str) -> None:
@@ -107,7 +107,7 @@ def permit(condition: bool, message: str) -> None:
 
 
 class Counted(NamedTuple):
-    """A refusal that is written. times: how often it was met this day, at least. details: whether to say more of it."""
+    """A refusal to log. times: how often it occurred this day, at least. details: whether to log its question too."""
 
     kind: str
     sentence: str
@@ -116,9 +116,9 @@ class Counted(NamedTuple):
 
 
 class RefusalCounts:
-    """Counts a day's refusals; the first ten of each sentence are written, then the 16th, 32nd, 64th ...
+    """Counts a day's refusals; the first ten of each sentence are logged, then the 16th, 32nd, 64th ...
 
-    Beyond ``MOST_BYTES_A_DAY`` all that follow are counted as one. The ledger has what was written before a restart.
+    After ``MOST_BYTES_A_DAY``, all others count as one kind. The ledger has what was logged before a restart.
     """
 
     def __init__(self, ledger: Ledger, now: Callable[[], float] = time.time) -> None:
@@ -130,23 +130,23 @@ class RefusalCounts:
 
     @property
     def exhausted(self) -> bool:
-        """Whether refusals have taken their part of the log for this day."""
+        """Whether refusals have used up their part of the log for this day."""
         self._turn()
         return self._ledger.refused_bytes(self._day) + self._unwritten >= MOST_BYTES_A_DAY
 
     def count(self, kind: str, sentence: str, size: int) -> Counted | None:
-        """Count a refusal. size: bytes that its question added to the log. None if it is not to be written."""
+        """Count a refusal; None if it is not to be logged. size: bytes that its question added to the log."""
         full = self.exhausted
         name, said = ("", FURTHER) if full else (one_line(kind, 40), one_line(sentence, LONGEST_SENTENCE))
         before = max(self._times.get((name, said), 0), self._ledger.refused_times(self._day, name, said))
         times = self._times[name, said] = before + 1
-        if times > _EACH and times & (times - 1):  # no power of two
+        if times > _EACH and times & (times - 1):  # not a power of two
             self._unwritten += size
             return None
         return Counted(name, said, times, not full)
 
     def take_unwritten(self) -> int:
-        """The bytes of questions whose refusals were not written, which the next one that is accounts for."""
+        """Return the bytes of questions with unlogged refusals, for which the next logged one accounts."""
         size, self._unwritten = self._unwritten, 0
         return size
 

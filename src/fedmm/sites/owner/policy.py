@@ -1,4 +1,4 @@
-"""What a site's owner lets an experiment of the server do: judged before anything of it is built or imported."""
+"""What a site's owner lets an experiment do: judged before any part of it is built or imported."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from fedmm.training.guard import Guard, calmer
 from fedmm.training.privacy import gaussian_epsilon, require_no_counts
 
 LONGEST = 1 << 18
-"""Characters of an experiment or a plan that a site reads."""
+"""Longest experiment or plan that a site reads, in characters."""
 
 _RUN = re.compile(r"[^\x00-\x1f\x7f]{1,100}")
 _WORD = re.compile(r"[A-Za-z0-9_-]*")
@@ -37,7 +37,7 @@ _WORD = re.compile(r"[A-Za-z0-9_-]*")
 
 @dataclass(frozen=True)
 class Asked:
-    """An experiment as the server sent it. digest: of its canonical text, which has every default."""
+    """An experiment as the server sent it. digest: of its canonical text, with all defaults."""
 
     experiment: Experiment
     text: str
@@ -45,8 +45,8 @@ class Asked:
 
 
 def read_asked(text: object) -> Asked:
-    """The server's experiment, checked as any other; nothing of it is loaded, built or imported."""
-    permit(isinstance(text, str), "the server did not say which run of what this is")
+    """Read and check the server's experiment; nothing in it is loaded, built or imported."""
+    permit(isinstance(text, str), "the server did not send an experiment")
     permit(len(str(text)) <= LONGEST, f"the server's experiment has over {LONGEST} characters")
     try:
         experiment = deployed_experiment(parse_toml(str(text), "the server's experiment"))
@@ -58,10 +58,10 @@ def read_asked(text: object) -> Asked:
 
 @dataclass(frozen=True)
 class RunPlan:
-    """What the server says beside the experiment. alpha: the site's weight. input_mean: of all sites' inputs.
+    """What the server sends with the experiment. alpha: the site's weight. input_mean: of all sites' inputs.
 
     clients, listed: who takes part, in order of names and as listed. odds: of source to target in all batches.
-    encoding: how the columns of tables become numbers, as JSON. class_shares: of all sites' labelled rows, where the
+    encoding: how the columns of tables become numbers, as JSON. class_shares: of all sites' labelled rows, if the
     objective needs them.
     """
 
@@ -76,18 +76,18 @@ class RunPlan:
 
 
 def read_plan(text: object, experiment: Experiment, site: str) -> RunPlan:
-    """The server's plan; its algorithm has to be the experiment's, or one that its guard makes of that."""
+    """Read the server's plan; its algorithm must be the experiment's, or one that the guard derives from it."""
     permit(isinstance(text, str) and len(text) <= LONGEST, "the server sent no plan for this site")
     try:
         table = json.loads(str(text))
     except (ValueError, RecursionError):
         table = None
-    permit(isinstance(table, dict), "the server's plan is not a table in JSON")
+    permit(isinstance(table, dict), "the server's plan is not a JSON table")
     numbers = [table.get("alpha"), table.get("input_mean"), table.get("odds") or 0.0]
     permit(all(map(_is_finite, numbers)), "the alpha, input_mean and odds of the server's plan must be finite numbers")
     names = [table.get("clients"), table.get("listed")]
     right = all(isinstance(listed, list) and all(isinstance(name, str) for name in listed) for listed in names)
-    permit(right and site in names[1], f"the server's plan must name its sites, and {site!r} of them")
+    permit(right and site in names[1], f"the server's plan must list its sites, including {site!r}")
     algorithm = (
         choose(ALGORITHMS, table["algorithm"], "algorithm") if isinstance(table.get("algorithm"), dict) else None
     )
@@ -95,21 +95,21 @@ def read_plan(text: object, experiment: Experiment, site: str) -> RunPlan:
     if algorithm is None or not any(_is_close(as_table(algorithm), table) for table in allowed):
         raise NotAllowed("the algorithm of the server's plan is neither the experiment's nor one that its guard allows")
     encoding = table.get("encoding", "")
-    permit(isinstance(encoding, str), "the encoding of the server's plan must be a text")
+    permit(isinstance(encoding, str), "the encoding of the server's plan must be text")
     alpha, mean = float(numbers[0]), float(numbers[1])
     shares = table.get("class_shares")
     told = isinstance(shares, list) and all(_is_finite(share) and 0 <= share <= 1 for share in shares)
     permit(
         told if experiment.objective.needs_class_shares else shares is None,
-        f"the class_shares of the server's plan must be numbers between 0 and 1 where {experiment.objective.name} "
-        "needs them",
+        f"the class_shares of the server's plan must be numbers between 0 and 1 if {experiment.objective.name} needs "
+        "them, and absent if not",
     )
     odds = None if shares is None else tuple(map(float, shares))
     return RunPlan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding, odds)
 
 
 def _is_close(one: Any, other: Any) -> bool:
-    """Whether plain values are the same but for the rounding of numbers on another machine."""
+    """Return whether plain values agree up to the rounding of numbers on another machine."""
     if isinstance(one, Mapping) and isinstance(other, Mapping):
         return one.keys() == other.keys() and all(_is_close(one[key], other[key]) for key in one)
     if isinstance(one, float) and isinstance(other, float):
@@ -122,7 +122,7 @@ def _is_finite(value: object) -> bool:
 
 
 def _algorithms(experiment: Experiment) -> Iterator[Algorithm]:
-    """The experiment's algorithm, and what is left of its steps after each rollback of its guard."""
+    """Yield the experiment's algorithm, and the same with the reduced steps after each rollback of its guard."""
     guard: Guard = experiment.guard
     yield experiment.algorithm
     for times in range(1, (guard.most if guard.policy == "rollback" else 0) + 1):
@@ -130,7 +130,7 @@ def _algorithms(experiment: Experiment) -> Iterator[Algorithm]:
 
 
 def require_allowed(policy: PolicySection, kind: str, experiment: Experiment, site: str) -> None:
-    """Refuse an experiment by what it says, whatever the site holds."""
+    """Raise NotAllowed for an experiment by its text alone, whatever rows the site has."""
     _require_imports(policy, experiment)
     _require_paths(policy, experiment)
     _require_noise(policy, kind, experiment)
@@ -143,10 +143,10 @@ def require_allowed(policy: PolicySection, kind: str, experiment: Experiment, si
 
 
 def require_run_name(name: object) -> None:
-    """Refuse a run whose name is not fit for the name of a folder and a line of a log."""
+    """Raise NotAllowed for a run name that is unfit for a folder or a line of a log."""
     permit(
         isinstance(name, str) and _RUN.fullmatch(name) is not None and not name.startswith("."),
-        "the server did not say which run this is by a name of at most 100 printable characters",
+        "the server must name the run in 1 to 100 printable characters, the first not a dot",
     )
 
 
@@ -188,13 +188,13 @@ def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> 
     if policy.max_epsilon < math.inf:
         permit(
             private and kind in (INTRODUCE, TRAIN, CONFIRM, OPEN),
-            f"this site's policy.max_epsilon is {policy.max_epsilon:g}, and what is asked for carries no noise: its "
-            "epsilon is infinite",
+            f"this site's policy.max_epsilon is {policy.max_epsilon:g}, but the answer would carry no noise, so its "
+            "epsilon would be infinite",
         )
 
 
 def require_steps(policy: PolicySection, steps: int) -> None:
-    """Refuse updates in which too few local steps are mixed."""
+    """Raise NotAllowed for updates that combine too few local steps."""
     permit(
         steps >= policy.min_local_steps,
         f"an update of the site would hold as few as {steps} local steps; its policy.min_local_steps is "
@@ -203,22 +203,22 @@ def require_steps(policy: PolicySection, steps: int) -> None:
 
 
 def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
-    """Refuse steps that forget the ones before: of each, every later one leaves 1 - lr (penalty + smoothing)."""
+    """Raise NotAllowed for steps that forget earlier ones: each leaves 1 - lr (penalty + smoothing) of those before."""
     forgotten = c.lr * sum(c[pull] for pull in ("penalty", "smoothing") if pull in c)
     permit(
         float(forgotten.max()) <= 1 / policy.min_local_steps,
         "learning rate times penalties is so large that the last local step alone would be sent; this site's "
-        f"policy.min_local_steps is {policy.min_local_steps}, which takes at most 1/{policy.min_local_steps}",
+        f"policy.min_local_steps is {policy.min_local_steps}, which allows at most 1/{policy.min_local_steps}",
     )
 
 
 def count_own_steps(plan: RunPlan, site: str) -> int:
-    """How many of the site's local steps are mixed in an update, at least."""
+    """Return the least number of the site's local steps in an update."""
     return plan.algorithm.steps_told(steps_by_client(plan.algorithm.steps, plan.listed)[site])
 
 
 def require_rows(policy: PolicySection, batch_size: int, source: int, target: int) -> None:
-    """Refuse to train on too few rows of a domain, or on too few of them in a batch. source, target: what is held."""
+    """Raise NotAllowed if a domain has too few rows, in all or in a batch. source, target: how many the site has."""
     for domain, held in (("source", source), ("target", target)):
         permit(
             not held or held >= policy.min_rows,
@@ -232,7 +232,7 @@ def require_rows(policy: PolicySection, batch_size: int, source: int, target: in
 
 
 def require_counts(policy: PolicySection, counts: Sequence[int]) -> None:
-    """Refuse to say how many rows of each class are held, where they are few of one: at least min_rows, or none."""
+    """Raise NotAllowed for reporting class counts if a class has some rows but fewer than min_rows."""
     permit(
         all(not held or held >= policy.min_rows for held in counts),
         f"the site holds fewer rows of a class than its policy.min_rows, {policy.min_rows}, and does not report "
@@ -241,10 +241,10 @@ def require_counts(policy: PolicySection, counts: Sequence[int]) -> None:
 
 
 def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float:
-    """What an update tells: the sum of 1 / multiplier^2 over omega and psi; infinite without noise.
+    """Return what an update reveals: the sum of 1 / multiplier^2 over omega and psi; infinite without noise.
 
-    groups: which of both there is. clients: of a round; if the server is trusted they share in the noise, but a
-    site counts on its own part alone.
+    groups: which of the two exist. clients: in a round; if the server is trusted they share the noise, but a site
+    relies on its own part alone.
     """
     noise = terms.transmission
     if not isinstance(noise, GaussianUpdate):
@@ -255,14 +255,14 @@ def precision_of(terms: Terms, groups: tuple[bool, bool], clients: int) -> float
 
 
 def epsilon_of(precision: float, delta: float) -> float:
-    """The epsilon of all updates with this precision together."""
+    """Return the epsilon of all updates with this total precision."""
     if not precision:
         return 0.0
     return gaussian_epsilon(1 / math.sqrt(precision), delta) if precision < math.inf else math.inf
 
 
 def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, precision: float = 0.0) -> None:
-    """Refuse one more question, of so many rounds with this precision, if the site has answered enough."""
+    """Raise NotAllowed if the policy's budget has no room for another question with these rounds and this precision."""
     permit(
         ledger.questions < policy.max_questions,
         f"this site has answered {ledger.questions} questions; its policy.max_questions is {policy.max_questions}",
@@ -281,7 +281,7 @@ def require_budget(policy: PolicySection, ledger: Ledger, rounds: int = 0, preci
 
 
 def require_room(policy: PolicySection, ledger: Ledger, rounds: object, questions: object) -> None:
-    """Refuse a tuning, before it begins, that would take more rounds or questions than are left. None: it is none."""
+    """Raise NotAllowed for a tuning that needs more rounds or questions than are left; None if it is not a tuning."""
     if rounds is None and questions is None:
         return
     asked = [number if isinstance(number, int) and number >= 0 else math.inf for number in (rounds, questions)]
@@ -302,7 +302,7 @@ def require_room(policy: PolicySection, ledger: Ledger, rounds: object, question
 
 
 def policy_table(policy: PolicySection) -> dict[str, Any]:
-    """The policy as plain values; an epsilon without a bound is None."""
+    """Return the policy as plain values, with None for an unlimited epsilon."""
     table = {field.name: getattr(policy, field.name) for field in fields(policy)}
     listed = {name: list(value) if isinstance(value, tuple) else value for name, value in table.items()}
     return {name: None if value == math.inf else value for name, value in listed.items()}

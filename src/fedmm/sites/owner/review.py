@@ -21,9 +21,9 @@ _SHORT, _LONGEST = 16, 4000
 
 
 def verify(config: SiteConfig, show: Callable[[Entry], None], expect: str = "") -> list[str]:
-    """Check a site's log, and say what it adds up to; a broken one is refused after the entries that are good.
+    """Check a site's log and return its totals; raise BrokenChain, after the valid entries, if it is broken.
 
-    show: is given every good entry. expect: the hash of an entry that must be there, since it was noted elsewhere.
+    show: called with every valid entry. expect: the hash of an entry that must exist, since it was noted elsewhere.
     """
     ledger, hashes = Ledger(), set[str]()
     path, policy = config.audit, config.policy
@@ -58,7 +58,7 @@ def _spent(ledger: Ledger, policy: PolicySection) -> str:
 
 
 def describe_entry(entry: Entry, *, whole: bool = False) -> str:
-    """An entry as a line; whole: as JSON, as it was written."""
+    """Return an entry as one line; whole: as JSON, as it was written."""
     if whole:
         return json.dumps(entry)
     return one_line(f"{entry['number']} {entry['time']} {entry['event']}: {_words(entry)}", _LONGEST)
@@ -96,7 +96,7 @@ _HASH = re.compile(r"[0-9a-f]{8,64}")
 
 
 def list_experiments(config: SiteConfig) -> list[str]:
-    """A line for each experiment that was asked for or approved: its hash, whether it is, its runs, and what it is."""
+    """Return a line for each experiment asked for or approved: hash, whether it is approved, runs and a summary."""
     ledger = Ledger()
     read_chain(config.audit, ledger.take)
     lines = []
@@ -108,7 +108,7 @@ def list_experiments(config: SiteConfig) -> list[str]:
 
 
 def approve_experiment(config: SiteConfig, what: str) -> str:
-    """Approve an experiment, by the beginning of its hash or by its file; its whole hash."""
+    """Approve an experiment, given by the beginning of its hash or by its file; return its whole hash."""
     ledger = Ledger()
     log = AuditLog(config.audit, ledger.take)
     by_hash = _HASH.fullmatch(what) is not None
@@ -140,7 +140,7 @@ def _read(file: Path) -> tuple[str, str]:
 
 
 def summary(text: str) -> str:
-    """An experiment in a line: algorithm, data, network, rounds, batch and noise."""
+    """Summarise an experiment in a line: algorithm, data, network, rounds, batch and noise."""
     tables = parse_toml(text, "the experiment")
     run, sent = tables.get("run", {}), tables.get("transmission", {})
     model = tables.get("model", {})
