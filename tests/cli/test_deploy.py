@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedmm.cli import main
+from fedmm.core.errors import Say
 from fedmm.deploy.federation import prepare
 from fedmm.deploy.flower_commands import environment
 from fedmm.deploy.layout import Federation
@@ -79,6 +80,26 @@ def test_a_coordinator_prepares_and_a_site_makes_its_key(
     code, out, _ = ended(monkeypatch, capsys, "status")
     assert "SuperLink 127.0.0.1:9093, TLS and node authentication" in out
     assert "superlink: does not run" in out
+
+
+def test_why_a_run_was_refused_is_said_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def follow(federation: Federation, name: str, number: int, on_line: Say) -> str:
+        on_line("12:00:01 asking a for at most 90 rounds and 9 questions each")
+        on_line("12:00:02 error: the tuning cannot start: a: it has 5 rounds left")
+        return "finished:failed"
+
+    monkeypatch.chdir(tmp_path)
+    prepare(Federation(Path("federation")), 1, [])
+    monkeypatch.setattr("fedmm.cli.deploy.follow", follow)
+    monkeypatch.setattr("fedmm.cli.deploy.resume", lambda *_, **__: 3)
+    code, out, err = ended(monkeypatch, capsys, "resume", "first")
+    assert (code, (out + err).count("error: ")) == (2, 1)
+    assert "asking a for at most 90 rounds" in out + err
+    assert (
+        "the tuning cannot start: a: it has 5 rounds left; once that is put right, `fedmm deploy resume first`" in err
+    )
 
 
 def test_a_run_that_was_begun_is_not_begun_again(

@@ -180,6 +180,7 @@ def test_a_tuning_by_the_commands_survives_the_death_of_its_server_and_spends_th
         assert "adds noise to updates" in fedmm(*tune, "--set", "transmission.name=gaussian", code=2)
         refused = fedmm(*tune, "--name", "larger", "--seeds", "100", "--set", "run.rounds=9", code=2)
         assert "the tuning takes 2700 rounds of this site, which has 1000 left of its policy.max_rounds" in refused
+        assert refused.count("error: ") == 1
         command = [sys.executable, "-m", "fedmm", "deploy", *tune, "--name", "one", "--seeds", "1"]
         with subprocess.Popen([*command, "--federation", str(folder)], stdout=subprocess.DEVNULL) as run:
             until(lambda: "run 1 of 3" in text(there.run("one") / "server.log"), 600, "no run was finished")

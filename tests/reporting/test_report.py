@@ -492,10 +492,11 @@ def test_a_sweep_ends_with_validators_and_the_rules_verdicts(folders: Folders, c
     comparison = folders.comparison({"FedMM": [(None, None)], "source only": [(None, None)]})
     for run in (comparison / "runs").iterdir():
         rewrite(run, target_information=[0.1, 0.25])
-    evidence = {
-        "rule": RULE, "source_only": "source only", "note": "", "label_shift": {"sentence": "no sign of label shift"},
-        "verdicts": [{"label": "FedMM", "supported": False, "sentence": NOT_SUPPORTED}],
+    verdict = {
+        "label": "FedMM", "supported": False, "sentence": NOT_SUPPORTED, "source_only": "source only",
+        "label_shift": {"sentence": "no sign of label shift"},
     }  # fmt: skip
+    evidence = {"rule": RULE, "note": "", "verdicts": [verdict]}
     summary = json.loads((comparison / "summary.json").read_text()) | {"status": "completed", "evidence": evidence}
     summary["runs"] = [each | {"target_accuracy": None} for each in summary["runs"]]
     show_comparison(summary, comparison, judged=True)

@@ -42,6 +42,8 @@ deploy_app = typer.Typer(
 )
 
 _TUNE = "With --tune"
+_ERROR = "error: "
+"""With which a server's log ends that gave up."""
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML; - reads standard input.", metavar="FILE.toml")]
 
@@ -195,16 +197,26 @@ def deploy_resume(
 
 
 def _follow(deployment: Federation, run: str, number: int) -> None:
+    errors = []
+
+    def tell(line: str) -> None:
+        _, _, said = line.partition(" ")  # the time
+        if said.startswith(_ERROR):
+            errors.append(said.removeprefix(_ERROR))
+        else:
+            say(line)
+
     try:
-        status = follow(deployment, run, number, say)
+        status = follow(deployment, run, number, tell)
     except KeyboardInterrupt:
         say(f"ending the run; `fedmm deploy resume {run}{_at(deployment.folder)}` continues it")
         stop_run(deployment, number)
         raise
+    why = f": {errors[-1]}" if errors else f"; {deployment.run(run) / 'server.log'} says why"
     require(
         "completed" in status,
-        f"the run {run} ended with {status}; {deployment.run(run) / 'server.log'} says why, and once that is put "
-        f"right, `fedmm deploy resume {run}{_at(deployment.folder)}` continues it",
+        f"the run {run} ended with {status}{why}; once that is put right, `fedmm deploy resume "
+        f"{run}{_at(deployment.folder)}` continues it",
     )
     say(f"{run}: {status}; everything is in {deployment.run(run)}")
     if is_tuning(deployment.run(run)):

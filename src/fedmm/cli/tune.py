@@ -69,7 +69,8 @@ def tune(
 def show_tuned(folder: Path, command: Callable[[Path], str]) -> None:
     """Show what a tuning chose. command: that trains with a file."""
     tuned = read_tuned(folder)
-    console.print(rich_tuned(tuned, console.width))
+    if tuned.rows:
+        console.print(rich_tuned(tuned, console.width))
     for sentence in (tuned.sentence, *tuned.notes):
         say(sentence)
     say(f"to train with it: {command(folder / TUNED)}")

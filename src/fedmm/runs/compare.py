@@ -207,7 +207,8 @@ def compare_methods(
         candidates = derive_labelled(tables, criterion.metric, seeds)
         pair = cache.pair(given, torch.device("cpu"))
         require_measured(criterion, prepare(candidates[0].experiments[0], cache).measures, pair)
-        notes = notes_on_rows(criterion, pair) or [_TEST_ROWS]
+        notes = notes_on_rows(criterion, pair)
+        notes += [] if pair.source_validation is pair.source_test else [_TEST_ROWS]
     else:
         require(not metric, "--metric is for experiments without a target (data.labelled_only); leave it out")
         candidates = derive_candidates(tables, ADAPTING if objectives is None else objectives, seeds)

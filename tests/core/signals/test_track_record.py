@@ -45,14 +45,26 @@ def test_every_comparison_has_the_seeds_that_a_verdict_needs() -> None:
 @pytest.mark.parametrize(
     ("supported", "yes", "words"),
     [
-        (True, Count(6, 5), "in our 20 comparisons with source only on .* adapting had helped in 5 of the 6 that"),
+        (
+            True,
+            Count(6, 5),
+            "in our 20 comparisons .*, of which the rule could not judge 4, adapting had helped in 5 of the 6",
+        ),
         (
             True,
             Count(0, 0),
-            "in our 14 comparisons .* never supported adapting, so how often that is right is not known",
+            "in our 14 comparisons .* it never supported adapting, so how often that is right is not known",
         ),
-        (False, Count(6, 5), "adapting had not helped in 7 of the 10 that the rule did not support"),
-        (None, Count(6, 5), "the rule judged 16, and was right in 12 of these"),
+        (
+            False,
+            Count(6, 5),
+            "of which the rule could not judge 4, adapting had not helped in 7 of the 10 that it did not",
+        ),
+        (
+            None,
+            Count(6, 5),
+            "judged 16, and was right in 12 of these; of the 4 that it could not judge adapting had helped in 1",
+        ),
     ],
 )
 def test_a_verdict_is_told_with_how_often_it_was_right(supported: bool | None, yes: Count, words: str) -> None:

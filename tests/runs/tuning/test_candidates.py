@@ -62,6 +62,16 @@ def test_source_only_can_be_built_beside_an_objective_that_scales_the_gradient_o
         prepare(found[label], DataCache())
 
 
+def test_labels_name_tables_and_losses_readably() -> None:
+    grid = {"algorithm.lr_min": [{"*": 0.2, "features": 0.1}], "objective.target_loss": ["mcc", {"name": "im"}]}
+    grid["objective.target_loss"].append({"name": "mcc", "temperature": 4.0})
+    assert list(derive_candidates({**TABLES, "tune": grid}))[2:] == [
+        "fedmm_smoothed lr_min={*: 0.2, features: 0.1} target_loss=mcc",
+        "fedmm_smoothed lr_min={*: 0.2, features: 0.1} target_loss=im",
+        "fedmm_smoothed lr_min={*: 0.2, features: 0.1} target_loss=mcc(temperature=4)",
+    ]
+
+
 def test_rates_for_groups_are_scaled_one_by_one() -> None:
     rates = {"algorithm": {**TABLES["algorithm"], "lr_max": {"adversary": 0.02}}}
     found = derive_candidates({**TABLES, **rates})
@@ -77,6 +87,16 @@ def test_rates_for_groups_are_scaled_one_by_one() -> None:
         ({"tune": {"data.angle": [1, 2]}}, (), "tune.data.angle cannot be tuned"),
         ({"tune": {"run.seed": [1, 2]}}, (), "tune.run.seed cannot be tuned: --seeds N repeats"),
         ({"tune": {"run": [{}]}}, (), "tune.run cannot be tuned"),
+        (
+            {"tune": {"objective.name": ["source_only", "dann"]}},
+            (),
+            r"\[tune\] need not vary source_only, which is always",
+        ),
+        (
+            {"objective": {"name": "source_only"}, "tune": {"algorithm.lr_max": [0.1]}},
+            (),
+            r'need not vary source_only, .*; list in "objective.name" only what adapts',
+        ),
         ({"tune": {"algorithm.lr_max": [0.1]}}, ("cdan",), "--objectives is for files without"),
         ({"sweep": {"run.seed": [0]}}, (), r"\[sweep\] table"),
         ({"transmission": {"name": "gaussian"}}, (), "adds noise to updates"),

@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 
-from fedmm import FedmmError, experiment, tune
+from fedmm import AUC, FedmmError, experiment, tune
 from fedmm.reporting.html.tuning import tuning_section
 from fedmm.reporting.tuned import read_tuned
 from fedmm.runs import sweep as sweeping
-from fedmm.runs.compare import compare_methods
-from fedmm.runs.tuning.candidates import derive_labelled_candidates
-from fedmm.runs.tuning.criteria import ByValidation, metric_of
+from fedmm.runs.compare import compare_methods, derive_labelled
+from fedmm.runs.tuning.candidates import LABELLED_ALGORITHMS, derive_labelled_candidates
+from fedmm.runs.tuning.criteria import ByValidation, metric_of, notes_on_rows
 from fedmm.runs.tuning.ranking import Measured
 from fedmm.runs.tuning.rung_results import Results
 from fedmm.training.batched import StackSettings
@@ -42,6 +42,8 @@ WORST = {
         (TABLES, "worst_site", "worst_site"),
         (WORST, "", "worst_site"),
         ({**WORST, "algorithm": {"name": "fedmm"}}, "", "accuracy"),
+        ({**WORST, "algorithm": {"name": "fedmm"}, "run": {"best_by": "validation_auroc"}}, "", "auc"),
+        ({**WORST, "algorithm": {"name": "fedmm"}, "run": {"best_by": "validation_worst_accuracy"}}, "", "worst_site"),
     ],
 )
 def test_the_metric_is_what_the_experiment_trains_for(tables: dict[str, Any], given: str, metric: str) -> None:
@@ -60,6 +62,40 @@ def test_candidates_vary_algorithms_rates_penalties_and_weights_of_sites() -> No
     assert {"afl lr_weights=0.3", "fedmm_agnostic", "q_ffl q=5", "drfa"} <= set(worst)
     assert all(each.objective.name == "source_only" for each in worst.values())
     assert len({repr(each) for each in worst.values()}) == len(worst)
+
+
+@pytest.mark.parametrize(("participation", "scaled"), [(1.0, True), (0.5, False)])
+def test_for_auc_that_objective_is_tried_beside_the_files_own(participation: float, scaled: bool) -> None:
+    own = {**TABLES, "objective": {"name": "source_only"}, "run": {**TABLES["run"], "participation": participation}}
+    tuned = derive_labelled_candidates(own, "auc").values()
+    compared = {each.label: each.experiments[0] for each in derive_labelled(own, "auc", 1)}
+    for found in (tuned, compared.values()):
+        ranking = [each for each in found if isinstance(each.objective, AUC)]
+        assert {each.objective.scaled for each in ranking} == {scaled}
+        assert {each.algorithm.name for each in ranking} == {*LABELLED_ALGORITHMS["auc"]}
+        others = {each.algorithm.name for each in found} - {each.algorithm.name for each in ranking}
+        assert not others
+        assert all(isinstance(each.objective, AUC) for each in found if each.algorithm.name in ("coda_plus", "codasca"))
+    assert {"federated averaging", "fedmm", "fedmm + auc", "coda_plus + auc"} <= set(compared)
+    named = derive_labelled_candidates(own, "auc", ["source_only"]).values()
+    assert not [each for each in named if isinstance(each.objective, AUC)]
+    assert not [
+        each for each in derive_labelled_candidates(own, "accuracy").values() if isinstance(each.objective, AUC)
+    ]
+
+
+def test_the_worst_of_one_site_is_noted(tmp_path: Path) -> None:
+    lines = [f"{n % 7},{n % 5},{'ill' if n % 3 else 'well'},{{}}" for n in range(80)]
+    data = {"name": "table", "label": "state", "labelled_only": True, "site": "clinic", "held_out": 0.2}
+    data |= {"classes": {"well": "well", "ill": "ill"}, "validation_share": 0.2}
+    for sites in (1, 2):
+        rows = [line.format("ab"[n % sites]) for n, line in enumerate(lines)]
+        (tmp_path / f"{sites}.csv").write_text("\n".join(["a,b,state,clinic", *rows]))
+        table = {**data, "file": str(tmp_path / f"{sites}.csv")}
+        own = experiment({**WORST, "data": table, "partition": {"name": "by_site"}})
+        notes = notes_on_rows(ByValidation("worst_site"), own.data.load())
+        assert [note.partition(",")[0] for note in notes] == ["only one site has rows to choose by"] * (sites == 1)
+        assert notes_on_rows(ByValidation("accuracy"), own.data.load()) == []
 
 
 def field(**values: list[float]) -> Results:

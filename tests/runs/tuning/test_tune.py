@@ -74,8 +74,8 @@ def test_it_goes_from_all_candidates_to_a_setting_that_can_be_run(tmp_path: Path
     assert fedmm.experiment(tuning.read_tables(tmp_path / "t" / "adapted.toml")) == found.adapted
 
 
-def test_nothing_is_kept_without_a_folder() -> None:
-    found = fedmm.tune({**TABLES, "run": {**TABLES["run"], "rounds": 3}}, seeds=1)
+def test_nothing_is_kept_without_a_folder_or_said_without_say() -> None:
+    found = fedmm.tune({**TABLES, "run": {**TABLES["run"], "rounds": 3}}, seeds=1, say=None)
     assert found.folder is None
     assert len(found.table) == 6
 
@@ -215,17 +215,20 @@ def test_a_time_that_is_over_at_once_gives_source_only(tmp_path: Path, monkeypat
     monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=Clock(1e6)))
     found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert (found.label, found.adapted, found.table) == ("source only", None, [])
+    assert found.notes == ["no rung was started; resume goes on"]
     assert (tmp_path / "t" / "tuned.toml").exists()
 
 
 def test_what_no_time_was_left_for_is_run_when_it_goes_on_with_more(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    lines: list[str] = []
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "Budget", partial(Budget, clock=Clock(1e6)))
         patch.setattr(climbing.Halving, "_measure_pace", lambda self: setattr(self.state, "pace", Pace(0.0, 1e9)))
-        short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
-    assert any("for lack of time" in note for note in short.notes)
+        short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t", say=lines.append)
+    assert short.notes == ["no rung was started; resume goes on"]
+    assert lines == []  # what does not even begin is not said to be cut
     assert state_of(tmp_path / "t")["plan"][-1]["rounds"] < 30
     more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
     assert more.notes == []
@@ -361,7 +364,7 @@ def test_rows_that_changed_since_it_began_are_refused(tmp_path: Path) -> None:
         ({"eta": 1}, "eta must be at least 2, not 1"),
         ({"resume": True, "out": None}, "resume needs the folder"),
         ({"out": 3}, "out must be the name of a folder, not 3"),
-        ({"say": None}, "say must be a function that takes a line of text, not None"),
+        ({"say": 3}, "say must be a function that takes a line of text, not 3"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_runs(

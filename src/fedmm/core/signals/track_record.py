@@ -28,13 +28,15 @@ def tell_record(
     """How far a verdict may be believed, by how often it was right: the end of a sentence."""
     total = yes.given + no.given + unjudged.given
     where = f"in our {total} comparisons with source only on {DATA}"
-    if supported is True:
-        if not yes.given:
-            return f"{where} the rule never supported adapting, so how often that is right is not known"
-        return f"{where} adapting had helped in {yes.helped} of the {yes.given} that the rule supported"
-    if supported is False:
+    if supported is None:
+        right = yes.helped + no.given - no.helped
         return (
-            f"{where} adapting had not helped in {no.given - no.helped} of the {no.given} that the rule did not support"
+            f"{where} the rule judged {yes.given + no.given}, and was right in {right} of these; of the "
+            f"{unjudged.given} that it could not judge adapting had helped in {unjudged.helped}"
         )
-    right = yes.helped + no.given - no.helped
-    return f"{where} the rule judged {yes.given + no.given}, and was right in {right} of these"
+    where += f", of which the rule could not judge {unjudged.given},"
+    if not supported:
+        return f"{where} adapting had not helped in {no.given - no.helped} of the {no.given} that it did not support"
+    if not yes.given:
+        return f"{where} it never supported adapting, so how often that is right is not known"
+    return f"{where} adapting had helped in {yes.helped} of the {yes.given} that it supported"

@@ -58,8 +58,8 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
     _require_adapting(grid)
     require(
         not any(candidate.source_only for candidate in grid),
-        f'[{TUNE}] varies {SourceOnly.name}, which is always a candidate and is not tuned; list as "objective.name" '
-        "in it what adapts to the target",
+        f'[{TUNE}] need not vary {SourceOnly.name}, which is always a candidate; list in "objective.name" only what '
+        "adapts to the target",
     )
     source_only = _build_baseline(plain)
     candidates = {SOURCE_ONLY: source_only, **({} if given.source_only else {AS_GIVEN: given})}
@@ -290,7 +290,7 @@ def _format_value(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:g}"
     if isinstance(value, Mapping):
-        return ",".join(f"{key}:{_format_value(each)}" for key, each in value.items())
+        return f"{{{', '.join(f'{key}: {_format_value(each)}' for key, each in value.items())}}}"
     if is_dataclass(value):
         given = [(option.name, getattr(value, option.name), option.default) for option in fields(value)]
         options = [f"{name}={_format_value(each)}" for name, each, default in given if each != default]

@@ -24,6 +24,7 @@ _NO_ROWS = (
     "no labelled source rows are set aside, so there is no source_risk, which rules out candidates that have unlearned "
     "the source, and without which better agreement alone does not make source only win"
 )
+_ONE_SITE = "only one site has rows to choose by, so the metric worst_site is no more than the accuracy there"
 _OWN = "the experiment as given"
 
 
@@ -152,20 +153,26 @@ def _doubt(mine: Sequence[float], its: Sequence[float]) -> str:
 
 
 def metric_of(own: Experiment, given: str) -> str:
-    """By which of ``METRICS`` an experiment without a target is judged: as given, or by what it trains for."""
+    """By which of ``METRICS`` an experiment without a target is judged: as given, or by what it trains for or keeps."""
     if given:
         one_of("--metric", given, tuple(METRICS))
         return given
     if isinstance(own.objective, AUC):
         return "auc"
-    return "worst_site" if own.algorithm.weighs_clients else "accuracy"
+    if own.algorithm.weighs_clients:
+        return "worst_site"
+    return next((metric for metric, signals in METRICS.items() if own.run.best_by in signals), "accuracy")
 
 
 def notes_on_rows(criterion: Criterion, pair: DomainPair) -> list[str]:
-    """What is to be said of the rows that are judged by: they are those to test on, or there are none."""
-    if criterion.metric:
-        return [_SAME_ROWS] if pair.source_validation is pair.source_test else []
-    return [] if pair.source_validation is not None else [_NO_ROWS]
+    """What is to be said of the rows that are judged by: they are those to test on, of one site alone, or missing."""
+    if not criterion.metric:
+        return [] if pair.source_validation is not None else [_NO_ROWS]
+    notes = [_SAME_ROWS] if pair.source_validation is pair.source_test else []
+    if criterion.metric == "worst_site" and pair.sites is not None and pair.sites.source_validation is not None:
+        known = set(pair.sites.source_validation.tolist()) - {-1}
+        notes += [_ONE_SITE] if len(known) == 1 else []
+    return notes
 
 
 def require_measured(criterion: Criterion, measured: Sequence[str], pair: DomainPair) -> None:

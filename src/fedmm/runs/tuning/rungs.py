@@ -304,7 +304,8 @@ class Halving:
         if fitted := fit_rungs(state.plan[number:], state.eta, len(self.always), state.pace, time, past):
             state.plan[number:] = fitted
             for sentence in (*tell_rung(state, self.always, number), *tell_rounds(state)):
-                self.say(sentence)
+                if not self.budget.over():
+                    self.say(sentence)
         self._save()
         return bool(fitted)
 

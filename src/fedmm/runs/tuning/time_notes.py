@@ -42,9 +42,9 @@ def tell_rounds(state: TuningState) -> list[str]:
 
 
 def tell_cuts(state: TuningState, always: Sequence[str]) -> list[str]:
-    """What was left out of all rungs until now."""
-    begun = range(min(len(state.rungs) + 1, len(state.plan)))
-    return [sentence for number in begun for sentence in tell_rung(state, always, number)] + tell_rounds(state)
+    """What was left out of the rungs that were started."""
+    left_out = [sentence for number in range(len(state.rungs)) for sentence in tell_rung(state, always, number)]
+    return left_out + (tell_rounds(state) if len(state.rungs) == len(state.plan) else [])
 
 
 def tell_end(state: TuningState) -> str:
@@ -52,6 +52,8 @@ def tell_end(state: TuningState) -> str:
     completed, planned = sum(rung.status == COMPLETED for rung in state.rungs), len(state.plan)
     if completed == planned or state.all_diverged:
         return ""
+    if not state.rungs:
+        return "no rung was started; resume goes on"
     if completed < len(state.rungs):
         return f"the time was over in rung {completed + 1} of {planned}; resume goes on"
     return f"{_SHORT} rung {completed + 1} of {planned} was not started; resume goes on"

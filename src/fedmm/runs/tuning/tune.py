@@ -64,7 +64,7 @@ def tune(
     overwrite: bool = False,
     resume: bool = False,
     progress: bool = False,
-    say: Say = lambda line: None,
+    say: Say | None = None,
     title: str = "",
 ) -> Tuning:
     """Choose a setting for an experiment without target labels, or without a target.
@@ -84,11 +84,11 @@ def tune(
     metric: ``accuracy``, ``auc`` or ``worst_site``, without a target; by default by what the experiment trains for.
     minutes: a time budget; fewer candidates or rounds are run to keep it. seeds: of each finalist.
     out: the folder for all runs, ``tune.json`` and ``tuned.toml``; without it nothing is kept.
-    resume: go on with a tuning in that folder. say: told what is going on. title: of reports.
+    resume: go on with a tuning in that folder. say: is told what is going on, a line at a time. title: of reports.
     """
     tables, name = _read(experiment)
     require(out is None or isinstance(out, str | Path), f"out must be the name of a folder, not {out!r:.60}")
-    require(callable(say), f"say must be a function that takes a line of text, not {say!r:.60}")
+    require(say is None or callable(say), f"say must be a function that takes a line of text, not {say!r:.60}")
     require_limits(seeds, minutes, eta)
     named = not isinstance(objectives, str) and all(isinstance(each, str) for each in objectives)
     require(named, f"objectives must be a list of names such as ['dann', 'cdan'], not {objectives!r}")
@@ -102,7 +102,10 @@ def tune(
     notes = notes_on_rows(criterion, pair)
     budget = Budget(None if minutes is None else 60.0 * minutes)
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
-        halving = Halving(candidates, Path(folder), seeds, eta, budget, progress=progress, say=say, criterion=criterion)
+        tell = say or (lambda line: None)
+        halving = Halving(
+            candidates, Path(folder), seeds, eta, budget, progress=progress, say=tell, criterion=criterion
+        )
         with claim_folder(halving.folder, STATE, overwrite=overwrite, resume=resume) as going_on:
             halving.open(title or name, resume=going_on, notes=notes, fingerprint=fingerprint_pair(pair))
             halving.run()
