@@ -52,7 +52,7 @@ def with_preparation(network: Any, columns: Sequence[Column], input_name: str, o
 
     for column in columns:
         taken = column.name in outputs
-        require(not taken, f"the column {column.name!r} is called as what the model gives; export another format")
+        require(not taken, f"the column {column.name!r} has the name of a model output; export to another format")
     nodes, inputs, constants, parts = [], [], [], []
 
     def constant(name: str, value: np.ndarray[Any, Any]) -> str:

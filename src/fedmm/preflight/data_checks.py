@@ -118,7 +118,10 @@ class _Overlaps:
                 "rows, not on new ones"
             )
         else:
-            self.warnings.append(f"{many} are trained on too, without their labels: keep test rows apart, or all in")
+            self.warnings.append(
+                f"{many} are trained on too, without their labels: keep test rows out of training, or include all of "
+                "them"
+            )
 
 
 def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
@@ -145,7 +148,7 @@ def _table_columns(data: Table, columns: Sequence[Column]) -> Iterator[str]:
     constant = [name for name in inputs if name not in used]
     if constant:
         many = _count(len(constant), "column says", "columns say")
-        yield f"{many} the same in every training row, of no use: {_some(constant)}"
+        yield f"{many} the same in every training row, so useless: {_some(constant)}"
     numbered = [name for name in used if _names_rows(frame[name])]
     if numbered:
         yield (
@@ -206,7 +209,7 @@ def _unheld(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
     named = dict.fromkeys(experiment.data.classes.values() if isinstance(experiment.data, Table) else ())
     unheld = [name for name in named if name not in pair.class_names]
     if unheld:
-        yield f"data.classes names {_some(unheld)}, and no row is of {'it' if len(unheld) == 1 else 'them'}"
+        yield f"data.classes names {_some(unheld)}, but no row has {'it' if len(unheld) == 1 else 'them'}"
 
 
 def _classes(pair: DomainPair, shares: Sequence[Share], experiment: Experiment) -> Iterator[str]:
@@ -242,8 +245,8 @@ def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
     ]
     if small:
         yield (
-            f"{_count(len(small), 'client holds', 'clients hold')} fewer rows than a batch of {batch_size}, in which "
-            f"rows come twice: {_some(small)}"
+            f"{_count(len(small), 'client holds', 'clients hold')} fewer rows than a batch of {batch_size}, so rows "
+            f"repeat within a batch: {_some(small)}"
         )
 
 
@@ -294,7 +297,7 @@ def _at_one_client(pair: DomainPair, shares: Sequence[Share]) -> Iterator[str]:
         holders = [share.name for share in shares if bool((pair.source.y[share.source] == number).any())]
         if len(holders) == 1:
             yield (
-                f"all rows of {name!r} are of {holders[0]}: a model that tells its rows from those of others ranks "
+                f"all rows of {name!r} are at {holders[0]}: a model that recognises this client's rows ranks "
                 "well, whether or not it knows the class"
             )
 
