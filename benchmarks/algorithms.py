@@ -1,9 +1,9 @@
-"""What a round of an algorithm costs beside one of FedAvgGDA with as many local steps, and of four in one program.
+"""Compare the cost of each algorithm's round with FedAvgGDA's at equal local steps, and of four runs with their stack.
 
     python benchmarks/algorithms.py [--repeats N]
 
-DANN on the scanned digits with one source and one target client, on one thread. An algorithm and FedAvgGDA take turns,
-round by round, and the processor's seconds are compared, so that other work on the machine falls on both. Written to
+DANN on the scanned digits with one source and one target client, on one thread. An algorithm and FedAvgGDA alternate
+round by round, and their CPU times are compared, so that other work on the machine affects both. The results go to
 benchmarks/results/algorithms.json.
 """
 
@@ -69,7 +69,7 @@ def seconds(work: Round) -> float:
 
 
 def compare(first: Sequence[Round], second: Round, repeats: int) -> dict[str, float]:
-    """How many times as long the second takes as all of the first together: the median of runs, and their range."""
+    """Return the time of ``second`` over the summed times of ``first``: median and range over runs."""
     each = []
     for _ in range(RUNS):
         turns = [(sum(map(seconds, first)), seconds(second)) for _ in range(repeats + 1)][1:]

@@ -1,12 +1,12 @@
-"""The batched engine beside a plain eager PyTorch loop, in the same run.
+"""Compare the batched engine with a plain eager PyTorch loop, in the same run.
 
     python benchmarks/batched.py [--device cuda|cpu] [--out FOLDER] [--quick]
 
 On a GPU: the paper's network for MNIST-M (one run, and eight stacked) with DANN, CDAN and MDD, MobileNetV2 at 224
-pixels, and a thousand clients. On a CPU: the digits demo's network, six runs, and a thousand clients. Of a thousand
-clients once all work in a round and once 20. Both sides train FedMM from the same weights with the same batch size and
-precision; the eager loop holds its data as floats on the device. Results go to FOLDER/batched_DEVICE.json
-(benchmarks/results by default) and to standard output.
+pixels, and 1,000 clients. On a CPU: the digits demo's network, six runs (three of them FedAvgGDA), 100 clients and
+1,000. Rounds of 1,000 clients are measured with all and with 20 of them. Both sides train FedMM from the same weights
+with the same batch size and precision; the eager loop holds its data as floats on the device. Results go to
+FOLDER/batched_DEVICE.json (benchmarks/results by default) and to standard output.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Work:
-    """Two clients, one with labelled source rows and one with target rows, on the device."""
+    """What is trained: a model on source rows ``x[0]`` with labels ``y`` and target rows ``x[1]``, on the device."""
 
     model: Model
     objective: Objective
@@ -86,7 +86,7 @@ class Work:
 
 
 def milliseconds(work: Callable[[], object], device: torch.device, times: int, repeats: int = 3) -> float:
-    """The median over repeats of the mean over ``times`` calls, after a warm-up call."""
+    """Return milliseconds per call: the median over repeats of the mean of ``times`` calls, after a warm-up call."""
 
     def wait() -> None:
         if device.type == "cuda":
@@ -105,7 +105,7 @@ def milliseconds(work: Callable[[], object], device: torch.device, times: int, r
 
 
 def eager(work: Work, chosen: Precision, times: int) -> float:
-    """Milliseconds of a round of the plain loop."""
+    """Return the plain loop's milliseconds per round."""
     adaptation = work.adaptation(0)
     module = copy.deepcopy(adaptation.function.module)
     assert module.adversary is not None
@@ -131,7 +131,7 @@ def eager(work: Work, chosen: Precision, times: int) -> float:
 def stacked(
     work: Work, runs: int, chosen: Precision, times: int, clients: int = 2, participation: float = 1.0
 ) -> tuple[float, float, str]:
-    """Milliseconds of a round of all runs, seconds before the first one, and how they ran."""
+    """Return milliseconds per round of the whole stack, seconds until its first round is done, and how it ran."""
     began = time.perf_counter()
     adaptations = [work.adaptation(seed, clients=clients, participation=participation) for seed in range(runs)]
     tuned = choose_settings(adaptations, chosen)
@@ -216,7 +216,7 @@ def cpu(quick: bool) -> list[Result]:
 
 
 def side_by_side(settings: StackSettings, threads: int, processes: int, times: int) -> float:
-    """Milliseconds of a round of all six runs, dealt to processes that run at the same time."""
+    """Return the milliseconds per round of all six runs, distributed over parallel processes (the slowest counts)."""
     context = torch.multiprocessing.get_context("spawn")
     barrier, answers = context.Barrier(processes), context.Queue()
     workers = [

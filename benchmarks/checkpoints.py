@@ -1,10 +1,10 @@
-"""Bytes that a deployed server writes for a checkpoint, and that its checkpoints take on disk.
+"""Measure how many bytes a deployed server writes per checkpoint and how much disk its checkpoints take.
 
     python benchmarks/checkpoints.py
 
-The states are those of FedMM's server with so many sites: its point and the mean of the duals, each site's first state,
-and the sum of each site's updates. In every round some sites are counted. ``whole`` has all of it in one file a round,
-as runs in one process have; ``parts`` has each site's tensors in files that are written when they change.
+The state is that of FedMM's server: its point, the mean of the duals, and for each site its initial state and the sum
+of its updates. Each round counts the updates of some sites. ``whole`` writes everything to one file per round, as
+single-process runs do; ``parts`` keeps each site's tensors in files of their own, rewritten only when they change.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def first(sites: int) -> FederatedState:
 
 
 def next_state(state: FederatedState, counted: int) -> FederatedState:
-    """The state after a round in which so many sites were counted, others in each round."""
+    """Return the state after a round that counts ``counted`` sites, different ones each round."""
     names = list(state.totals)
     drawn = [names[(state.round * counted + place) % len(names)] for place in range(counted)]
     totals = {**state.totals, **{name: {"z": state.totals[name]["z"] + torch.randn(SIZE)} for name in drawn}}
@@ -48,7 +48,7 @@ def files(folder: Path) -> dict[tuple[str, int], int]:
 
 
 class Counted(Checkpoints):
-    """Knows how many bytes lay on disk before old checkpoints were removed, and how many of them were new."""
+    """Checkpoints that record in ``there`` the files on disk just before old checkpoints are removed."""
 
     def tidy(self) -> None:
         self.there = files(self.folder)

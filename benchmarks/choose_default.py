@@ -1,4 +1,4 @@
-"""One FedMM for DANN, CDAN and MDD: chosen on MNIST-M by signals without target labels, then confirmed once.
+"""Choose one FedMM for DANN, CDAN and MDD on MNIST-M from signals that need no target labels, then confirm it once.
 
     FEDMM_DATA=... python benchmarks/choose_default.py measure [--panels dann_1s1t,cdan_1s1t,...] [--seeds 10,11,12,13]
     python benchmarks/choose_default.py choose
@@ -6,15 +6,15 @@
     python benchmarks/choose_default.py table
         [--candidates a,b | plain] [--rounds 3000] [--device cuda] [--precision tf32] [--out FOLDER] [--quick]
 
-``measure`` never reads the target accuracy. For each candidate and panel it records the mean over the last JUDGED
-evaluations of information maximisation on the target clients' training inputs and of the risk on held-out source
-digits. ``choose`` reads these files. Its choice is the candidate with the highest information, summed over the panels
-that were measured with it and with every other that is left, among those of which no run diverged, collapsed
-(information below COLLAPSED of the panel's best run) or has a source risk above RISK times the panel's lowest mean.
-``confirm`` runs candidates on other seeds and reads the accuracy of the last round and of the best; it is meant to be
-run once, after the choice is committed. ``table`` prints what was confirmed: the accuracies of the last round (of a run
-that diverged: before it did), how many ended more than FELL below their own best round, and how many diverged.
-One file per panel, OUT/measure/PANEL_CANDIDATES.json or OUT/confirm/PANEL_CANDIDATES.json, as each is done.
+``measure`` never reads the target accuracy. For each run it records two means over the last JUDGED evaluations:
+information maximisation on the target clients' training inputs and the risk on held-out source digits. ``choose`` reads
+these files. It refuses a candidate if in some panel a run diverged, a run collapsed (information below COLLAPSED times
+that of the panel's best run), or its mean source risk exceeds RISK times the panel's lowest. Of the others it takes the
+one with the highest information, summed over the panels measured with all of them.
+``confirm`` runs candidates on other seeds and reads the accuracies of the last and the best round; it is meant to be
+run once, after the choice is committed. ``table`` prints the confirmed accuracies of the last round (for a diverged
+run, the last before it diverged), how many runs ended more than FELL below their own best, and how many diverged.
+Each panel's file, OUT/MODE/PANEL_CANDIDATES_SEED.json with the first seed, is written when the panel is done.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ PANELS = tuple(
 )
 BEYOND = ("dann_disjoint_2s1t", "dann_5s5t")
 ROUNDS = {"dann_5s5t": 1000}
-"""Of the panels that do not run for 3,000."""
+"""Rounds of the panels that do not run for 3,000."""
 PLAIN = ("fedmm_1", "fedmm_2", "fedmm_2_slow")
-"""The grid of plain FedMM with which the choice is compared, on the confirming seeds: the settings of figure 5."""
+"""The plain FedMM settings of figure 5, which the choice is compared with on the confirming seeds."""
 JUDGED, RISK, COLLAPSED, FELL = 5, 2.0, 0.75, 0.10
 SHARED: dict[str, Any] = {"lr_min": 0.01, "lr_max": 0.01, "local_steps": 20}
 CANDIDATES: dict[str, dict[str, Any]] = {
@@ -69,13 +69,13 @@ CANDIDATES: dict[str, dict[str, Any]] = {
     "restrained_averaged": {"name": "fedmm_restrained", "average_rate": 0.01},
     "fedmm_2_restrained": {"name": "fedmm", "penalty_min": 2.0, "penalty_max": 2.0, "restrained": True},
 }
-"""The algorithm's options, under ``guard`` the guard's, and whether features are restrained where the objective can."""
+"""Options of the algorithm; ``guard``: of the guard; ``restrained``: restrain features if the objective supports it."""
 
 
 def listed_runs(
     panel: str, candidates: list[str], seeds: list[int], run: dict[str, Any], rows: dict[str, int]
 ) -> list[tuple[str, Experiment]]:
-    """The experiments of a panel: every candidate with every seed, on at most so many rows."""
+    """Return a panel's experiments: every candidate with every seed. run, rows: changes to ``[run]`` and ``[data]``."""
     tables = read_tables(PAPER / ("beyond" if panel in BEYOND else "figure_5") / panel / "fedmm.toml")
     tables.pop("sweep", None)
     algorithms = {name: {**SHARED, **CANDIDATES[name]} for name in candidates}
@@ -105,7 +105,7 @@ def listed_runs(
 
 
 def run_panel(listed: list[tuple[str, Experiment]], options: argparse.Namespace, cache: DataCache) -> StackRun:
-    """All runs of a panel as one program, to their last round."""
+    """Train all runs of a panel as one stack to their last round."""
     adaptations = [prepare(each, cache) for _, each in listed]
     on_cpu = options.device == "cpu"
     settings = StackSettings(looped=True) if on_cpu else choose_settings(adaptations, options.precision).settings
@@ -119,7 +119,7 @@ def run_panel(listed: list[tuple[str, Experiment]], options: argparse.Namespace,
 
 
 def signals(stack: StackRun, listed: list[tuple[str, Experiment]], columns: tuple[str, ...]) -> list[dict[str, Any]]:
-    """For each run the means of these columns over its last evaluations."""
+    """Return each run's means of these columns over its last JUDGED evaluations."""
     found = []
     for replica, (name, each) in enumerate(listed):
         training = stack.training(replica, "completed")
@@ -132,7 +132,7 @@ def signals(stack: StackRun, listed: list[tuple[str, Experiment]], columns: tupl
 
 
 def accuracies(stack: StackRun, listed: list[tuple[str, Experiment]]) -> list[dict[str, Any]]:
-    """For each run the target accuracy of its last round, and the best of any evaluation."""
+    """Return each run's target accuracies at its last and its best evaluation."""
     found = []
     for replica, (name, each) in enumerate(listed):
         training = stack.training(replica, "completed")
@@ -143,7 +143,7 @@ def accuracies(stack: StackRun, listed: list[tuple[str, Experiment]]) -> list[di
 
 
 def choose(panels: dict[str, list[dict[str, Any]]]) -> tuple[str | None, dict[str, str]]:
-    """The chosen candidate, and why each other one was refused."""
+    """Return the chosen candidate (None if all are refused) and why each refused one was refused."""
     refused: dict[str, str] = {}
     means: dict[str, dict[str, float]] = {}
     for panel, runs in panels.items():
@@ -167,7 +167,7 @@ def choose(panels: dict[str, list[dict[str, Any]]]) -> tuple[str | None, dict[st
 
 
 def print_choice(folder: Path) -> None:
-    """Choose from the files of a folder."""
+    """Print the choice from a folder's files, and why other candidates were refused."""
     panels: dict[str, list[dict[str, Any]]] = {}
     for file in sorted(folder.glob("*.json")):
         result = json.loads(file.read_text(encoding="utf-8"))
@@ -179,7 +179,7 @@ def print_choice(folder: Path) -> None:
 
 
 def print_table(folder: Path) -> None:
-    """The confirmed accuracies of a folder's files, as a table in Markdown."""
+    """Print the confirmed accuracies in a folder's files as a Markdown table."""
     header = ("panel", "candidate", "seeds", "mean", "worst", "every run", "fell", "diverged")
     sys.stdout.write(f"| {' | '.join(header)} |\n{'|---' * len(header)}|\n")
     results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted(folder.glob("*.json"))]

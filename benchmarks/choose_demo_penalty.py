@@ -1,10 +1,10 @@
-"""How the digits demo's penalty and number of rounds were chosen: by signals that need no target labels.
+"""Measure the signals by which the digits demo's penalty and number of rounds were chosen, without target labels.
 
     python benchmarks/choose_demo_penalty.py
 
-For each penalty and dual decay, mean over three seeds: information maximisation on the target site's training inputs
-(entropy of the mean prediction minus mean entropy of the predictions; higher is better) and the source site's task loss
-(lower is better). Target labels are never read. Written to benchmarks/results/choose_demo_penalty.json.
+For each penalty, dual decay and number of rounds, averaged over three seeds: information maximisation on the target
+site's training inputs (entropy of the mean prediction minus mean entropy of the predictions; higher is better) and the
+source site's task loss (lower is better). Written to benchmarks/results/choose_demo_penalty.json.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ def information_maximisation(probabilities: torch.Tensor) -> float:
 
 
 def signals(pair: DomainPair, penalty: float, decay: float, seed: int) -> dict[int, tuple[float, float]]:
-    """After each number of rounds: information maximisation on the target, and the task loss on the source."""
+    """Return, by number of rounds, information maximisation on the target and the task loss on the source."""
     adaptation = Adaptation(
         [fedmm.Client(source=pair.source, name="source-1"), fedmm.Client(target=pair.target.x, name="target-1")],
         MLP().build((1, 8, 8), 10, seed),

@@ -1,14 +1,14 @@
-"""How FedMM's penalty, smoothing and learning-rate schedule were chosen on MNIST-M: by signals without target labels.
+"""Choose FedMM's penalty, smoothing and learning-rate schedule on MNIST-M from signals that need no target labels.
 
     FEDMM_DATA=... python benchmarks/choose_mnist_m.py [--objective dann|cdan|mdd] [--seeds N] [--device cuda]
         [--precision tf32] [--rounds N] [--out FILE] [--quick]
 
-The panel with one source and one target client of figure 5, seeds 10, 11, ..., which no figure shows. Each candidate is
-judged by the mean over the seeds and over the last JUDGED evaluations of information maximisation on the target site's
-training inputs (higher is better) and of the risk on held-out source digits; the choice is the highest information
-among those whose every run was finite and whose risk is at most RISK times the lowest. Accuracies are not read. All
-runs are one program. Written to benchmarks/results/choose_mnist_m_OBJECTIVE.json, as it stands every REPORTED
-evaluations.
+Figure 5's panel with one source and one target client, with seeds 10, 11, ..., which no figure uses. Each candidate is
+judged by two signals, averaged over the seeds and over the last JUDGED evaluations: information maximisation on the
+target site's training inputs (higher is better) and the risk on held-out source digits. The choice has the highest
+information among the candidates whose runs all stayed finite and whose risk is at most RISK times the lowest.
+Accuracies are not read. All runs train as one stack. Results go to benchmarks/results/choose_mnist_m_OBJECTIVE.json,
+updated every REPORTED evaluations.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ SCHEDULES = ("constant", "cosine_decay")
 
 
 def candidates(objective: str) -> dict[str, dict[str, Any]]:
-    """The algorithm's table of each candidate."""
+    """Return the ``[algorithm]`` table of each candidate."""
     base = read_tables(HERE.parent / "paper" / "figure_5" / f"{objective}_1s1t" / "fedmm.toml")["algorithm"]
     return {
         f"{name} mu {penalty:g} {schedule}": {
@@ -75,7 +75,7 @@ def experiments(objective: str, seeds: int, run: dict[str, Any]) -> list[tuple[s
 
 
 def judgement(stack: StackRun, listed: list[tuple[str, Experiment]]) -> dict[str, Any]:
-    """Every candidate's signals over its last evaluations so far, and the choice by them."""
+    """Return every candidate's signals, averaged over its last evaluations so far, and the resulting choice."""
     found: dict[str, list[dict[str, Any]]] = {}
     for replica, (label, each) in enumerate(listed):
         training = stack.training(replica, "completed")

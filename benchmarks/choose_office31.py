@@ -1,13 +1,13 @@
-"""How the hyperparameters for Office-31 were chosen: on frozen features, by signals that need no target labels.
+"""Choose the hyperparameters for Office-31 on frozen features, from signals that need no target labels.
 
     FEDMM_DATA=... python benchmarks/choose_office31.py [--rounds 200] [--seeds 1] [--device cuda] [--out FILE]
 
-The pre-trained MobileNetV2 looks at every picture once (centre crop); a bottleneck and the heads are trained on its
-1,280 features for all six tasks. Each candidate is judged by the mean over the tasks of two signals at the last round:
+The pre-trained MobileNetV2 sees every picture once (centre crop); a bottleneck and the heads are trained on its 1,280
+features for all six tasks. Each candidate is judged by two signals at the last round, averaged over the tasks:
 information maximisation on the target's training inputs (higher is better) and the risk on held-out source pictures.
-The choice is the highest information among the candidates whose source risk is at most RISK times that of source-only
-training; FedMM (plain or smoothed) and FedAvgGDA are chosen apart, from the same trade-offs and rates. Target labels
-play no part: accuracies are not measured here. Written to benchmarks/results/choose_office31.json.
+The choice has the highest information among the candidates whose source risk is at most RISK times the lowest of
+source-only training; FedMM (plain or smoothed) and FedAvgGDA are chosen separately, from the same trade-offs and rates.
+Accuracies are not read. Results go to benchmarks/results/choose_office31.json.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ TEXT_PSI = {"dann": 0.04, "cdan": 0.1, "mdd": 0.1}
 TEXT_NU = {"dann": 0.25, "cdan": 0.25, "mdd": 0.1}
 RATES = (0.01, 0.05)
 STEPS = 20
-PULL, RATE = 1.0, 0.5  # the smoothing, as benchmarks/choose_smoothing.py found it on the digits
+PULL, RATE = 1.0, 0.5  # the smoothing that benchmarks/choose_smoothing.py found on the digits
 
 
 class Candidate(NamedTuple):
-    """A setting, and among which others it is chosen."""
+    """A setting; one is chosen within each family."""
 
     family: str
     objective: Objective
@@ -58,7 +58,7 @@ class Candidate(NamedTuple):
 
 
 def look(pair: DomainPair, known: dict[bytes, Tensor], device: str) -> dict[str, tuple[Tensor, Tensor]]:
-    """Which of the pictures known are a part's, and their labels. ``known`` gets the 1,280 features of new ones."""
+    """Return each part's positions in ``known``, and its labels; features of new pictures are added to ``known``."""
     parts = MobileNetV2(weights=WEIGHTS, normalise="half").features((3, 224, 224)).eval()
     network = torch.nn.Sequential(*[part for name, part in parts.named_children() if name in _UNTIL_FLAT]).to(device)
 
@@ -81,7 +81,7 @@ _UNTIL_FLAT = ("normalise", "backbone", "pool", "flatten")
 
 
 def tasks_of_features(cache: Path, device: str) -> dict[str, DomainPair]:
-    """The six tasks on features, from a file where they were computed before; it is 22 MB, and needs no pictures."""
+    """Return the six tasks on features, from a cached file of 22 MB if there is one; only making it needs pictures."""
     path = cache / "office31-features.pt"
     if not path.exists():
         known, tasks = dict[bytes, Tensor](), {}
@@ -129,7 +129,7 @@ def candidates(name: str) -> dict[str, Candidate]:
 def signals(
     pairs: dict[str, DomainPair], listed: dict[str, Candidate], seeds: int, rounds: int, device: str
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """By candidate and task: what was measured after a third, two thirds and all of the rounds."""
+    """Return the signals after a third, two thirds and all of the rounds, by candidate and task."""
     found: dict[str, dict[str, dict[str, Any]]] = {name: {} for name in listed}
     for task, pair in pairs.items():
         by_rule: dict[str, list[str]] = {}

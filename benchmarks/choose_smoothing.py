@@ -1,13 +1,13 @@
-"""How the defaults of the smoothed FedMM were chosen: on the turned digits, by signals that need no target labels.
+"""Choose the defaults of the smoothed FedMM on the rotated digits, from signals that need no target labels.
 
     python benchmarks/choose_smoothing.py [--rounds 1500] [--device cuda] [--out FILE] [--quick]
 
 Two settings in which plain FedMM collapses within 1,500 rounds (learning rate 0.02 or 0.05, penalty 0.5), three seeds.
-For each pull r and centre rate b: information maximisation on the target site's training inputs (higher is better) at
-the end and at its lowest in the second half, and the risk on held-out source digits. A run counts as collapsed where
-that risk is above 1 at the end or where it diverged. The choice is the highest information, mean over all runs of both
-settings, among the candidates without a collapse. Target labels play no part: accuracies are not read here.
-Written to benchmarks/results/choose_smoothing.json.
+For each pull r and centre rate b: information maximisation on the target site's training inputs (higher is better), at
+the end and at its lowest in the second half, and the risk on held-out source digits. A run counts as collapsed if it
+diverged or if that risk ends above 1. The choice has the highest information, averaged over all runs of both settings,
+among the candidates without a collapse. Accuracies are not read.
+Results go to benchmarks/results/choose_smoothing.json.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def candidate(lr: float, penalty: float, pull: float, rate: float, seed: int, ro
 
 
 def signals(folder: Path) -> dict[str, Any]:
-    """What a run's own files say, without its accuracies."""
+    """Return the signals from a run's files, without its accuracies."""
     rows = [json.loads(line) for line in (folder / "rounds.jsonl").read_text(encoding="utf-8").splitlines()]
     measured = [row for row in rows if row.get("target_information") is not None]
     summary = json.loads((folder / "summary.json").read_text(encoding="utf-8"))

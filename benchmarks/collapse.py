@@ -1,10 +1,10 @@
-"""How plain FedMM collapses over many rounds, and that the smoothed one does not: on the turned digits, three seeds.
+"""Show on the rotated digits, with three seeds, that plain FedMM collapses over many rounds and the smoothed does not.
 
     python benchmarks/collapse.py [--rounds 2000] [--quick]
 
-Learning rate 0.02, penalty 0.5, 20 local steps: the settings of the demo, which stops after 300 rounds. Beside what a
-run records, every 100 rounds: the share of hidden units of the features and of the adversary that are on for at least
-one training row. Written to benchmarks/results/collapse.json, and as a table to the terminal.
+Learning rate 0.02, penalty 0.5, 20 local steps: the settings of the demo, which stops after 300 rounds. Every 100
+rounds: the run's own metrics, and the share of units in the last hidden layers of features and adversary that are
+active for at least one training row. Results go to benchmarks/results/collapse.json, and as a table to the terminal.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def candidate(algorithm: str, seed: int, rounds: int) -> Experiment:
 
 @contextmanager
 def units_on(adaptation: Adaptation) -> Iterator[dict[str, float]]:
-    """The share of units of the last ReLU of features and adversary that are on for any row of what is run inside."""
+    """Record, by part, the share of units of its last ReLU that are active for any row of the forward pass inside."""
     found: dict[str, float] = {}
     last = {path.split(".")[0]: m for path, m in adaptation.function.module.named_modules() if isinstance(m, nn.ReLU)}
 
@@ -66,7 +66,7 @@ def units_on(adaptation: Adaptation) -> Iterator[dict[str, float]]:
 
 
 def rows(adaptation: Adaptation) -> Tensor:
-    """All training inputs of all clients."""
+    """Return all training inputs of all clients."""
     held = [
         part
         for client_data in adaptation.client_data
@@ -77,7 +77,7 @@ def rows(adaptation: Adaptation) -> Tensor:
 
 
 def traced(rounds: int) -> list[dict[str, Any]]:
-    """What is known of every run every so many rounds; a run that diverged ends early."""
+    """Return the trace of every run, with a point per evaluated round; a run that diverges ends early."""
     cache = DataCache()
     candidates = [candidate(algorithm, seed, rounds) for algorithm in ALGORITHMS for seed in SEEDS]
     adaptations = [prepare(each, cache) for each in candidates]
@@ -103,7 +103,7 @@ def traced(rounds: int) -> list[dict[str, Any]]:
 
 
 def table(traces: list[dict[str, Any]]) -> str:
-    """Markdown, one line a run and shown round."""
+    """Return a Markdown table with a line per run and round in SHOWN."""
     heads = ["algorithm", "seed", "round", "target accuracy", "source loss", "domain loss", "dual norm"]
     heads += ["features on", "adversary on"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]

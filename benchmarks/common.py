@@ -1,4 +1,4 @@
-"""What the benchmarks share."""
+"""Helpers that the benchmarks share."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ import torch
 
 
 def processor() -> str:
-    """The processor's name, where the system tells it."""
+    """Return the processor's name, or its architecture if the system does not report a name."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         return next(line.split(":")[1].strip() for line in lines if line.startswith("model name"))
@@ -23,7 +23,7 @@ def processor() -> str:
 
 
 def typed_command() -> str:
-    """What was typed, but for where the results went."""
+    """Return the command as typed, without ``--out`` and its value."""
     words = list(sys.argv)
     if "--out" in words:
         place = words.index("--out")
@@ -32,7 +32,7 @@ def typed_command() -> str:
 
 
 def measured_on(command: str, load: float) -> dict[str, Any]:
-    """Where and when times were measured; load: the machine's average when that began."""
+    """Return where and when times were measured. load: the machine's load average when measuring started."""
     return {
         "command": command,
         "date": datetime.now(UTC).date().isoformat(),
@@ -45,7 +45,7 @@ def measured_on(command: str, load: float) -> dict[str, Any]:
 
 
 def run_or_table(description: str | None, results: Path) -> argparse.ArgumentParser:
-    """The arguments of a program that measures what its results lack, or only prints their table."""
+    """Return the parser of a program that measures what is missing from its results, or only prints their table."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("action", nargs="?", choices=("run", "table"), default="run")
     parser.add_argument("--out", type=Path, default=results)
@@ -53,7 +53,7 @@ def run_or_table(description: str | None, results: Path) -> argparse.ArgumentPar
 
 
 def seeds_and_rounds(results: Path) -> argparse.ArgumentParser:
-    """``--seeds``, ``--rounds`` and ``--out``."""
+    """Return a parser with ``--seeds``, ``--rounds`` and ``--out``."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=200)

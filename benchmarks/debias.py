@@ -3,14 +3,14 @@
     FEDMM_ADULT=... python benchmarks/debias.py
     python benchmarks/debias.py table
 
-Source: all labelled rows of a site. Target: its rows of one group, without labels. The source's distribution of
-features is then p P_0 + (1 - p) P_1, and the target's P_1: they are equal if and only if P_0 = P_1, so that an
-adversary at its best that tells nothing leaves nothing of the group in the features. Two sites hold half of adult.data
-each; the column itself is not an input. Nothing was chosen by results: all nu are shown, tested on adult.test. Rounds
-were cut from 200 to 100, and nu = 0.3 left out, to save time, when source only with 200 rounds had been seen (a parity
-gap of 17.3 %) and nothing of DANN. A seed says who holds which rows, the first weights and the batches.
+Source: all labelled rows of a site. Target: its rows of one group, without labels. The source's features are then
+distributed as p P_0 + (1 - p) P_1 and the target's as P_1. These are equal if and only if P_0 = P_1, so if an optimal
+adversary cannot separate the domains, the features carry no information about the group. Two sites hold half of
+adult.data each; the column itself is not an input. Nothing was selected by its results: every nu is shown, tested on
+adult.test. To save time, rounds were cut from 200 to 100 and nu = 0.3 was dropped, after seeing source only at 200
+rounds (a parity gap of 17.3 %) but no DANN run. A seed determines the split into sites, initial weights and batches.
 
-Intervals: 95 % of 1000 bootstrap draws of seeds and test rows. Written to benchmarks/results/debias.json.
+Intervals: 95 % bootstrap intervals, 1000 draws of seeds and test rows. Results go to benchmarks/results/debias.json.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ Part = tuple[NDArray[np.float32], NDArray[np.int64], NDArray[np.bool_]]
 
 
 def read_parts(folder: Path, column: str) -> tuple[Part, Part]:
-    """Rows to train on and to test on: standardised inputs without the column, labels, and who is of its second group.
+    """Return training and test rows: standardised inputs without the column, labels, membership of its second group.
 
-    The second group is the rarer of the two most frequent values of the column; rows of other values are left out.
+    The second group has the rarer of the column's two most frequent values; rows with other values are left out.
     """
     people = read_adult(folder)
     values, counts = np.unique(people.words[column][~people.tested], return_counts=True)
@@ -60,7 +60,7 @@ def read_parts(folder: Path, column: str) -> tuple[Part, Part]:
 
 
 def predictions(rows: Part, tested: Part, objective: Objective, seed: int) -> NDArray[np.int64]:
-    """The classes that are predicted for the rows tested, after a training on the others."""
+    """Return the predicted classes of the test rows after training on ``rows``."""
     x, y, group = rows
     order = np.random.default_rng(seed).permutation(len(y))
     clients = [
@@ -78,7 +78,7 @@ def predictions(rows: Part, tested: Part, objective: Objective, seed: int) -> ND
 
 
 def measures(predicted: NDArray[np.int64], y: NDArray[np.int64], group: NDArray[np.bool_]) -> dict[str, float]:
-    """Accuracy; the gap in how often 1 is predicted; and the larger gap of these among rows of class 1, and of 0."""
+    """Return accuracy, the groups' gap in the rate of predicting 1, and the larger such gap within class 1 or 0."""
 
     def gap(chosen: NDArray[np.bool_]) -> float:
         return abs(float(predicted[chosen & group].mean()) - float(predicted[chosen & ~group].mean()))
@@ -91,7 +91,7 @@ def measures(predicted: NDArray[np.int64], y: NDArray[np.int64], group: NDArray[
 
 
 def measure(objective: Objective, rows: Part, tested: Part) -> dict[str, Any]:
-    """Each measure's mean over seeds, with an interval, and its value for every seed."""
+    """Return each measure's mean over seeds, its interval, and its value for every seed."""
     _, y, group = tested
     found = np.stack([predictions(rows, tested, objective, seed) for seed in SEEDS])
     by_seed = [measures(each, y, group) for each in found]
@@ -115,7 +115,7 @@ def measure(objective: Objective, rows: Part, tested: Part) -> dict[str, Any]:
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Means over seeds, and intervals, in per cent."""
+    """Return a Markdown table of means over seeds and intervals, in per cent."""
     lines = ["| method | accuracy | parity gap | odds gap |", "|---|---|---|---|"]
     for method, found in results.items():
         cells = [
@@ -127,7 +127,7 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def fail(sentence: str) -> None:
-    """Say what is wrong, and end."""
+    """Print the error and exit."""
     sys.stderr.write(f"{sentence}\n")
     raise SystemExit(2)
 

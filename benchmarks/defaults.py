@@ -1,11 +1,11 @@
-"""What a default does on data that it was not chosen on: tables, moons, turned digits, MNIST and USPS.
+"""Measure the default on data that it was not chosen on: tables, moons, rotated digits, MNIST and USPS.
 
     FEDMM_DATA=... FEDMM_ADULT=... OMP_NUM_THREADS=1 python benchmarks/defaults.py [run | table] [--rounds 300]
 
-The data sets of benchmarks/tune_data.py, DANN, every option of the algorithm at its default, three seeds. Of every run
-the accuracy on the target's test rows at a third of the rounds, at the end, and at its best evaluation. A run that
-ends more than FELL below its own best, or diverges, has fallen.
-Written to benchmarks/results/defaults.json, one data set after the other; those that are there are left as they are.
+METHODS on the small data sets of benchmarks/tune_data.py with three seeds; options not set in METHODS are at their
+defaults. For each run: accuracy on the target's test rows at a third of the rounds, at the end, and at its best
+evaluation. A run that diverges or ends more than FELL below its own best has fallen.
+Results go to benchmarks/results/defaults.json after each data set; data sets already in the file are skipped.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ METHODS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def measure(name: str, method: str, rounds: int) -> dict[str, list[float]]:
-    """The accuracies of three runs."""
+    """Return the early, last and best accuracies of the runs, one per seed."""
     objective, algorithm = METHODS[method]
     with tempfile.TemporaryDirectory() as folder:
         tables = tables_of(name, Path(folder), rounds)
@@ -60,7 +60,7 @@ def measure(name: str, method: str, rounds: int) -> dict[str, list[float]]:
 
 
 def table(data: dict[str, Any]) -> str:
-    """Markdown: the accuracy of the last round, mean and range, and how many of the runs fell."""
+    """Return a Markdown table of last-round accuracies (mean and range) and how many runs fell."""
     lines = [f"| data | {' | '.join(METHODS)} |", "|---" * (1 + len(METHODS)) + "|"]
     for name, own in data.items():
         lines.append(f"| {name} | {' | '.join(_cell(own[method]) for method in METHODS)} |")

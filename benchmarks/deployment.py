@@ -1,11 +1,11 @@
-"""What a round of a deployed federation costs: three and twenty sites, a durable SuperLink and one in memory, NVFlare.
+"""Measure a deployed federation's seconds per round with 3 and 20 sites, on a durable and on an in-memory SuperLink.
 
     python benchmarks/deployment.py [--sites 3 20] [--rounds 20] [--out benchmarks/results/deployment.json]
 
-Sites of scanned digits with the small network of ``fedmm deploy demo`` and ten local steps, a SuperLink with TLS and
-node authentication, all on this machine; up to four sites have a process each, more share processes. Medians over the
-rounds after the first three, from the server's log; nothing is measured at sites. The final state is compared with that
-of one process. ``--sites 100`` shows that a hundred nodes with keys of their own finish.
+Sites hold scanned digits and train the small network of ``fedmm deploy demo`` with ten local steps; the SuperLink uses
+TLS and node authentication. Everything runs on one machine; up to four sites have a process each, more share processes.
+Times are medians over the rounds after the first three, from the server's log; sites do not evaluate. The final state
+is compared with that of a single process. ``--sites 100`` shows that 100 nodes, each with its own key, finish.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _ALONE, _TOGETHER, _WARM = 4, 10, 3
 
 
 def experiment(sites: int, rounds: int) -> Experiment:
-    """FedMM on digits, dealt to half source and half target sites."""
+    """Return FedMM on digits, partitioned over half source and half target sites."""
     each = demo_experiment(rounds)
     algorithm = FedMM(lr_min=0.01, lr_max=0.01, local_steps=10, penalty_min=0.1, penalty_max=0.1)
     partition = SourceTarget(source_clients=sites - sites // 2, target_clients=sites // 2)
@@ -51,7 +51,7 @@ def experiment(sites: int, rounds: int) -> Experiment:
 
 @contextmanager
 def federation(each: Experiment, sites: int, *, in_memory: bool) -> Iterator[tuple[Federation, Path]]:
-    """A running federation in a folder of its own."""
+    """Run a federation in a temporary folder; yield it and the folder."""
     with tempfile.TemporaryDirectory() as folder:
         there = Federation(Path(folder) / "federation")
         try:
@@ -63,7 +63,7 @@ def federation(each: Experiment, sites: int, *, in_memory: bool) -> Iterator[tup
 
 
 def measure(sites: int, rounds: int, *, in_memory: bool) -> dict[str, Any]:
-    """Seconds a round."""
+    """Run one federation; return its median seconds per round, by part, and whether one process gives the same bits."""
     each = experiment(sites, rounds)
     began = time.perf_counter()
     with federation(each, sites, in_memory=in_memory) as (there, folder):

@@ -1,8 +1,8 @@
-"""One row of benchmarks/engines.py: so many rounds of an experiment on one engine, in a process of its own.
+"""Measure one row of benchmarks/engines.py: some rounds of an experiment on one engine, in a separate process.
 
     python benchmarks/engine_rows.py ENGINE CLIENTS ROUNDS
 
-The last line is JSON: seconds until the first round could begin, and milliseconds of each round.
+The last line is JSON: seconds until the first round could start, and milliseconds of each round after the first.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from fedmm.training.batched import StackSettings, build_stack
 
 HERE = Path(__file__).parent
 Times = tuple[float, list[float]]
-"""Seconds of start-up, and milliseconds of each round after the first."""
+"""Start-up in seconds, and milliseconds of each round after the first."""
 
 
 def work(clients: int, rounds: int, engine: str = "auto") -> Experiment:
-    """FedMM and DANN on the scanned digits, dealt to so many clients, half of them source and half target."""
+    """Return FedMM with DANN on the scanned digits, partitioned over half source and half target clients."""
     return experiment(
         {
             "data": {"name": "digits"},
@@ -48,7 +48,7 @@ def work(clients: int, rounds: int, engine: str = "auto") -> Experiment:
 
 @cache
 def prepared(clients: int, rounds: int) -> Adaptation:
-    """Built once in a process."""
+    """Build the adaptation once per process."""
     torch.set_num_threads(1)
     return prepare(work(clients, rounds), DataCache())
 
@@ -110,7 +110,7 @@ def nvflare_proof_of_concept(clients: int, rounds: int) -> Times:
 
 
 def flower_simulation(clients: int, rounds: int) -> Times:
-    """Flower's own simulation, which runs on Ray too: a client's state lies on disk between two messages."""
+    """Measure Flower's own simulation, which also runs on Ray and keeps client states on disk between messages."""
     os.environ["PYTHONPATH"] = str(HERE)
     from flwr.simulation import run_simulation  # noqa: PLC0415 - an optional dependency
 
@@ -145,7 +145,7 @@ def _simulated_site(folder: str, clients: int, rounds: int) -> Callable[..., Any
 
 
 def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Callable[..., Any]:
-    """Answers for one client, in whichever process the message arrives."""
+    """Return the handler of one client, for whichever process the message arrives in."""
     from fedmm.engines.in_process import workers  # noqa: PLC0415
     from fedmm.engines.server import Server  # noqa: PLC0415
     from fedmm.remote.durable_store import DurableMemory, state_folder  # noqa: PLC0415
@@ -166,7 +166,7 @@ def simulated_handler(folder: str, clients: int, rounds: int, number: int) -> Ca
 
 
 def flower_deployment(clients: int, rounds: int) -> Times:
-    """A SuperLink and a site with a process of its own for each client on this machine, with TLS and keys."""
+    """Measure a SuperLink and one site process per client on this machine, with TLS and keys."""
     from fedmm.deploy.federation import down, up  # noqa: PLC0415
     from fedmm.deploy.layout import Federation, RunRequest  # noqa: PLC0415 - an optional dependency
     from fedmm.deploy.local import local_sites  # noqa: PLC0415
@@ -182,7 +182,7 @@ def flower_deployment(clients: int, rounds: int) -> Times:
     with _folder() as folder:
         federation = Federation(folder)
         try:
-            small = {"min_batch_size": 1, "min_rows": 1}  # four rows a batch, so that what is measured is Flower
+            small = {"min_batch_size": 1, "min_rows": 1}  # allows batches of four, which leave little but Flower's time
             sites = [replace(site, policy={**site.policy, **small}) for site in local_sites(each)]
             up(federation, sites, say=said)
             start_up = time.perf_counter() - began

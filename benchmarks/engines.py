@@ -1,11 +1,11 @@
-"""What a round costs on each engine, as the number of clients grows.
+"""Measure the time of a round on each engine as the number of clients grows.
 
     python benchmarks/engines.py [--quick] [--engine NAME ...] [--clients N ...] [--most-deployed N]
 
-Every engine runs the same rounds (benchmarks/engine_rows.py says which) in a process of its own. Rows that were
-measured are written to benchmarks/results/engines.json, each with the machine's load when it began, in place of older
-ones; the table and the picture are made of all rows there. NVFlare and a Flower deployment need a process or two for
-each client: beyond ``--most-deployed`` clients they are not measured, and said not to be.
+Every engine runs the same rounds (see benchmarks/engine_rows.py) in a separate process. Each measured row replaces its
+older version in benchmarks/results/engines.json and records the machine's load when it started; the table and the
+picture show all rows in that file. NVFlare and a Flower deployment need one or two processes per client: beyond
+``--most-deployed`` clients they are not measured, and their rows say so.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ RESULTS, PICTURE = HERE / "results" / "engines.json", HERE.parent / "docs" / "im
 CLIENTS = (2, 10, 50, 500)
 ROUNDS = {"full": (40, 20, 10, 6), "quick": (6, 5, 4, 3)}
 PROCESSES = {"nvflare simulator": 1, "nvflare proof of concept": 2, "flower deployment": 2}
-"""For each client."""
+"""Processes per client."""
 
 SECONDS = {"full": 900.0, "quick": 240.0}
 QUIET = {
@@ -43,7 +43,7 @@ Row = dict[str, Any]
 
 
 def measured(engine: str, clients: int, rounds: int, seconds: float) -> Row:
-    """A row; ``reason`` in place of numbers where there are none."""
+    """Return a row, with a ``reason`` instead of times if the engine failed."""
     row: Row = {"engine": engine, "clients": clients, "load": os.getloadavg()[0], "rounds": rounds}
     row["date"] = datetime.now(UTC).date().isoformat()
     command = [sys.executable, str(HERE / "engine_rows.py"), engine, str(clients), str(rounds)]
@@ -66,7 +66,7 @@ def measured(engine: str, clients: int, rounds: int, seconds: float) -> Row:
 
 
 def table(rows: list[Row]) -> str:
-    """Milliseconds a round by engine and number of clients."""
+    """Return a Markdown table of milliseconds per round by engine and number of clients."""
     by_place = {(row["engine"], row["clients"]): row for row in rows}
     lines = [
         "| engine | start-up | " + " | ".join(f"{count} clients" for count in CLIENTS) + " |",
@@ -83,7 +83,7 @@ def table(rows: list[Row]) -> str:
 
 
 def draw(rows: list[Row]) -> None:
-    """Milliseconds a round over the number of clients, both logarithmic; whiskers are quartiles."""
+    """Plot milliseconds per round over the number of clients, on log-log axes, with quartiles as whiskers."""
     import matplotlib as mpl  # noqa: PLC0415
 
     mpl.use("Agg")

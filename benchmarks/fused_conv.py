@@ -1,11 +1,11 @@
-"""Which settings of the fused convolution's kernels are right, give the same bits every time, and are fast; on a GPU.
+"""Find the settings of the fused convolution's kernels that are correct, deterministic and fast on a GPU.
 
     PYTHONPATH=src:tests/models python benchmarks/fused_conv.py
 
-The second layer of the paper's network, 16 and 64 rows, few and many models. Each kernel's tiles and stages are
-tried in turn: the relative error beside float64 on operands cut to tf32, over how many of LAUNCHES launches a result
-differed from the first, and the time of a forward and backward pass. Pools whose outputs are nearly tied are left out:
-which of them is kept is a matter of rounding.
+The second layer of the paper's network, 16 and 64 rows, few and many models. Each kernel's tiles and stages are tried
+in turn. Printed: the relative error against float64 on operands rounded to the precision (tf32 or bf16), in how many of
+LAUNCHES launches a result differed from the first, and the time of a forward and backward pass. Pools whose outputs are
+nearly tied are left out, because rounding decides which output they keep.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ TILES = [
 
 
 def tried(what: str, inputs: Sequence[Tensor], gradient: Tensor, precision: str) -> None:
-    """Print what the kernels do as they are set now."""
+    """Print errors, differing launches and time with the kernels' current settings."""
 
     def once() -> dict[str, Tensor]:
         found: dict[str, Tensor] = with_gradients(lambda *own: fused(*own, precision), inputs, gradient)
@@ -46,7 +46,7 @@ def tried(what: str, inputs: Sequence[Tensor], gradient: Tensor, precision: str)
 
     try:
         first = once()
-    except Exception as problem:  # a tile may need more memory than there is
+    except Exception as problem:  # a tile may need more memory than the GPU has
         sys.stdout.write(f"  {what}: {type(problem).__name__}\n")
         return
     errors = relative(first, in_float64(inputs, gradient, precision))

@@ -1,10 +1,10 @@
-"""How far the batched engine on a GPU is from the in-process engine there, after a few rounds.
+"""Measure how far the batched engine on a GPU is from the in-process engine after a few rounds.
 
     python benchmarks/gpu_parity.py [--out FOLDER]
 
-The digits demo's network (and, on blended digits, the paper's) with each algorithm; the distance of the servers' points
-over the distance from the start, for each precision. The in-process engine runs in strict float32. Beside it stands how
-far two in-process runs are from each other: GPU libraries do not repeat to the bit.
+The digits demo's network (and the paper's, on blended digits) with each algorithm. For each precision: the distance
+between the two servers' points, relative to the distance from the start. The in-process engine runs in strict float32.
+Each row also has the distance between two in-process runs, because GPU libraries are not bit-reproducible.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What the guard saves: DANN by plain FedMM with penalties that let it diverge, unguarded and with ``rollback``.
+"""Measure what the guard saves: DANN by plain FedMM with diverging penalties, with the guard off and with ``rollback``.
 
     python benchmarks/guard.py [--case digits] [--device cpu] [--rounds N] [--out FILE] [--quick]
 
-digits: the turned digits, learning rate 0.02, penalty 0.5: the settings of the demo, over more rounds than it has.
-mnist_m: the paper's network and data, penalty 1, at which NaN was met near round 1,500; on a GPU, with FEDMM_DATA.
-All runs are one stack. Written to benchmarks/results/guard_<case>.json, and as a table to the terminal.
+digits: the rotated digits with the demo's settings (learning rate 0.02, penalty 0.5) but more rounds.
+mnist_m: the paper's network and data with penalty 1, which gave NaN near round 1,500; on a GPU, with FEDMM_DATA.
+All runs train as one stack. Results go to benchmarks/results/guard_<case>.json, and as a table to the terminal.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def candidates(case: str, device: str, precision: str, rounds: int) -> list[Expe
 
 
 def outcome(each: Experiment, stack: StackRun, replica: int) -> dict[str, Any]:
-    """How a run ended; a run that ceased to be finite ended early."""
+    """Return how a run ended; it ends early if it is no longer finite."""
     adapted, error = stack.adapted(replica, "completed")
     seen = [(row["round"], row["target_accuracy"]) for row in adapted.history if row["target_accuracy"] is not None]
     return {

@@ -1,12 +1,12 @@
-"""How far AUROC and average precision from histograms are from scikit-learn's, and what they say of it themselves.
+"""Compare AUROC and average precision from histograms with scikit-learn's, and with their own error bounds.
 
-Also how many questions that takes: rows are counted again in finer bins while a bound is above 0.001.
+Also count the questions that this takes: rows are counted again in finer bins while a bound is above 0.001.
 
     python benchmarks/histogram_error.py [run|table]
 
-Scores are normal, those of class 1 higher by one standard deviation; as float32, as those of networks are. Of five
-seeds the largest difference from scikit-learn, the largest bound and the most questions.
-Written to benchmarks/results/histogram_error.json, and as a table to the terminal.
+Scores are normal, or a narrow core within wide tails, with class 1 one standard deviation higher; they are float32 like
+a network's. Reported: the largest difference from scikit-learn, the largest bound and the most questions of five seeds.
+Results go to benchmarks/results/histogram_error.json, and as a table to the terminal.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def scores_around_a_core(y: NDArray[np.bool_], draw: np.random.Generator) -> NDA
 
 
 def differences(scores: NDArray[Any], y: NDArray[np.bool_]) -> list[float]:
-    """Of AUROC and then of average precision, the difference from scikit-learn and the bound; how many questions."""
+    """Return the difference from scikit-learn and the bound, of AUROC and of average precision, and the questions."""
     s = torch.from_numpy(scores.astype(np.float32))
     seen, first = Seen(torch.stack([torch.zeros_like(s), s], dim=-1), torch.from_numpy(y).long()), Ranking()
     asked = [first.sums(seen)]

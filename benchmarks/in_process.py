@@ -1,9 +1,9 @@
-"""Seconds a round of the in-process engine beside a plain PyTorch loop, in the same run.
+"""Compare the in-process engine's time per round with a plain PyTorch loop's, in the same run.
 
     python benchmarks/in_process.py [--repeats N]
 
-Both sides train FedMM with DANN on one source-only and one target-only client from the same weights. They take turns,
-so that whatever else the machine does falls on both. The table is printed and written to
+Both sides train FedMM with DANN on one source-only and one target-only client from the same weights. They alternate
+round by round, so that other work on the machine affects both. The table is printed and written to
 benchmarks/results/in_process.json.
 """
 
@@ -76,7 +76,7 @@ def measure(work: str, model: Model, source: Labelled, target: torch.Tensor, rep
 
 
 def take_turns(first: Callable[[], None], second: Callable[[], None], repeats: int) -> tuple[float, float]:
-    """The median milliseconds of each, after a warm-up."""
+    """Return the median milliseconds of each function, called in alternation, after two warm-up calls."""
     times: tuple[list[float], list[float]] = ([], [])
     for repeat in range(repeats + 2):
         for side, work in enumerate((first, second)):
@@ -88,7 +88,7 @@ def take_turns(first: Callable[[], None], second: Callable[[], None], repeats: i
 
 
 def paper_data(rows: int = 2000) -> tuple[Labelled, torch.Tensor]:
-    """Random pictures of MNIST-M's shape: the time of a step does not depend on what is on them."""
+    """Return random pictures of MNIST-M's shape, since a step's time does not depend on their content."""
     generator = torch.Generator().manual_seed(0)
     x = torch.rand(2, rows, 3, 28, 28, generator=generator)
     return Labelled(x[0], torch.randint(10, (rows,), generator=generator)), x[1]

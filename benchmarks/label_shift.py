@@ -1,4 +1,4 @@
-"""Whether the rule on adapting holds where the class mix of the target differs, and the validators mislead.
+"""Test whether the rule on adapting holds under label shift, where the validators mislead.
 
     python benchmarks/label_shift.py
     FEDMM_DATA=... python benchmarks/label_shift.py
@@ -6,9 +6,9 @@
 scikit-learn's breast cancer as two sites, 45 % malignant in the source and 70 % (or 45 %) in the target; with
 FEDMM_DATA also UCI heart disease (FEDMM_DATA/heart), each of the four hospitals as the target in turn, 36 to 93 % of
 the patients sick, missing values filled with the source's median. For each: source only, FedAvgGDA and FedMM with DANN,
-FedMM with CDAN, three seeds. Target labels are for the accuracies alone; the rule never sees them.
+and FedMM with CDAN, three seeds. Target labels serve only to measure accuracy; the rule never sees them.
 
-Written to benchmarks/results/label_shift.json and printed as a table.
+Results go to benchmarks/results/label_shift.json and are printed as a table.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ Arrays = dict[str, NDArray[Any]]
 
 
 def cancer(mix: tuple[float, float], seed: int = 0) -> Arrays:
-    """Two halves of the patients, thinned to these shares of malignant tumours."""
+    """Split the patients into halves and subsample them to these shares of malignant tumours (source, target)."""
     from sklearn.datasets import load_breast_cancer  # noqa: PLC0415 - slow to import
 
     data = load_breast_cancer()
@@ -67,7 +67,7 @@ def cancer(mix: tuple[float, float], seed: int = 0) -> Arrays:
 
 
 def heart(folder: Path, target: str) -> Arrays:
-    """One hospital as the target, the others as sources: a site each."""
+    """Return one hospital as the target and the others as sources; each is a site."""
     tables = {name: np.genfromtxt(folder / f"processed.{name}.data", delimiter=",") for name in HOSPITALS}
     sources = [name for name in HOSPITALS if name != target]
     median = np.nanmedian(np.concatenate([tables[name][:, :13] for name in sources]), axis=0)
@@ -85,7 +85,7 @@ def _domain(name: str, x: NDArray[Any], y: NDArray[Any], site: Sequence[str]) ->
 
 
 def arrays_of(file: Path, arrays: Arrays, rounds: int) -> dict[str, Any]:
-    """The experiment on these arrays, but for objective and algorithm; they are written to the file."""
+    """Write the arrays to the file; return the experiment on them, without objective and algorithm."""
     np.savez(file, **arrays)  # type: ignore[arg-type]
     return {
         "run": {"rounds": rounds},
@@ -98,7 +98,7 @@ def arrays_of(file: Path, arrays: Arrays, rounds: int) -> dict[str, Any]:
 def train(
     tables: Mapping[str, Any], steps: Mapping[str, Any], seeds: int
 ) -> tuple[dict[str, list[Adapted]], DomainPair]:
-    """The models of every method, one a seed, and the data. steps: options of every algorithm."""
+    """Return every method's models, one per seed, and the data. steps: options of every algorithm."""
     rounds = tables["run"]["rounds"]
     given = [
         experiment(
@@ -117,7 +117,7 @@ def train(
 
 
 def train_all(given: Sequence[Experiment], cache: DataCache) -> dict[str, list[Adapted]]:
-    """The models of these experiments by label, in the order given; those of one shape run as one program."""
+    """Train the experiments, stacking those of one shape; return their models by label, in the order given."""
     prepared = [prepare(each, cache) for each in given]
     found: dict[str, dict[int, Adapted]] = {each.label: {} for each in given}
     for group in groups(given, prepared):
@@ -130,7 +130,7 @@ def train_all(given: Sequence[Experiment], cache: DataCache) -> dict[str, list[A
 
 
 def measure(arrays: Arrays, seeds: int, rounds: int) -> dict[str, Any]:
-    """All methods on one data set: accuracies, validators, the estimated shift, and the rule's verdicts."""
+    """Run all methods on one data set: accuracies, validators, the estimated shift, and the rule's verdicts."""
     with tempfile.TemporaryDirectory() as folder:
         tables = arrays_of(Path(folder) / "rows.npz", arrays, rounds)
         found, pair = train(tables, STEPS, seeds)
@@ -164,7 +164,7 @@ def measure(arrays: Arrays, seeds: int, rounds: int) -> dict[str, Any]:
 
 
 def measured_signals(models: Sequence[Adapted]) -> Signals:
-    """What models measured after their last rounds without labels of the target."""
+    """Return the models' last signals, which use no target labels."""
 
     def column(name: str) -> list[float]:
         return [float(model.history.last(name) or 0.0) for model in models]
@@ -173,7 +173,7 @@ def measured_signals(models: Sequence[Adapted]) -> Signals:
 
 
 def table(results: dict[str, Any]) -> str:
-    """The results as Markdown: target accuracy and target_information, means and ranges over seeds."""
+    """Return the results as a Markdown table: means over seeds, and the range of target accuracies."""
     lines = [
         "| target (share of positives, source to target) | estimated | method | target accuracy | "
         "`target_information` | `source_risk` | supported |",

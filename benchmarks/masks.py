@@ -1,8 +1,8 @@
-"""How long a site takes to mask an update, by the number of parameters and sites.
+"""Measure how long a site takes to mask an update, by the number of parameters and sites.
 
     python benchmarks/masks.py [--out benchmarks/results/masks.json]
 
-Seconds of one processor's work, medians of three.
+Seconds of CPU time on one thread, medians of three.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ CASES = [(size, sites) for size in (100_000, 2_000_000) for sites in (3, 20)]
 
 
 def measured(size: int, sites: int, t: int) -> float:
-    """Seconds for one site's update. The sites trust every signature here."""
+    """Return the CPU seconds that masking one site's update takes; signatures are not checked."""
     masks = [
         Masks(name, "run", MaskKey(name.encode().ljust(32), "run"), lambda text: b"", lambda *_: True, MaskLedger())
         for name in (f"site-{number:02d}" for number in range(sites))

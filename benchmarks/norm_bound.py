@@ -1,21 +1,21 @@
-"""How far honest updates lie from the default bound of deployed runs, and what it leaves to a hostile site.
+"""Measure how far honest updates stay from deployed runs' default norm bound, and what it leaves a hostile site.
 
     FEDMM_DATA=... python benchmarks/norm_bound.py [--part honest | hostile]
 
-Honest: every update is measured as :class:`~fedmm.engines.inbox.UsualNorms` measures it, and none is refused. The
-factor that an update needs is its norm over the median of the other sites', or 0 where it is no longer than the floor,
-a share of the first model's length. A run diverges where its point is not finite or grows to ten times the first
-one's length, or a mean loss of the clients to ten times the first round's (or to 10, where that was below 1); no target
-label says so. All other runs are calm. The rule, written before any attack was run: the floor is the smallest of 0.1,
-0.2, 0.5 and 1 at which no calm run needs a factor above 5, half of 10; where there is none it is 1, and the factor the
-smallest of 20, 50 and 100 that is twice what calm runs need there. It gave 1 and 50, for sites of 50 local steps beside
-a site of one (``before_steps_were_compared``, by the code of then). Then a short trial attack was seen, and the bound
-was made to compare local steps too: since then the rule gives 1 and 10.
+Honest: every update is measured as by :class:`~fedmm.engines.inbox.UsualNorms`, and none is refused. The factor that an
+update needs is its norm over the median of the other sites' norms, or 0 if it is no longer than the floor, a share of
+the initial model's norm. A run diverges if its point is not finite or exceeds ten times the initial norm, or if a mean
+client loss exceeds ten times its first value (or 10, if that was below 1); no target label is used. All other runs are
+calm. The rule, fixed before any attack was run: the floor is the smallest of 0.1, 0.2, 0.5 and 1 at which no calm run
+needs a factor above 5, half of 10. If there is none, the floor is 1 and the factor the smallest of 20, 50 and 100 that
+is at least twice what calm runs need there. This gave 1 and 50, because of sites with 50 local steps beside a site with
+one (``before_steps_were_compared``, measured with the code of that time). After a short trial attack, the bound was
+changed to take local steps into account; since then the rule gives 1 and 10.
 
-Hostile: DANN by FedMM at step size 0.1 among 3 and 10 sites, of which the first source site sends its update times -10,
--100 or -1,000,000, or in the opposite direction as far as nine tenths of what the bound lets through.
+Hostile: DANN by FedMM at step size 0.1 with 3 and with 10 sites. The first source site scales its update by -10, -100
+or -1,000,000, or sends it in the opposite direction at nine tenths of the bound.
 
-scikit-learn's digits and breast cancer, with FEDMM_DATA also UCI heart disease (FEDMM_DATA/heart). Written to
+Data: scikit-learn's digits and breast cancer, and with FEDMM_DATA UCI heart disease (FEDMM_DATA/heart). Results go to
 benchmarks/results/norm_bound.json, and as tables to the terminal.
 """
 
@@ -82,7 +82,7 @@ def stored(folder: Path, name: str, arrays: Arrays) -> Tables:
 
 
 def unequal(cache: DataCache, few: int = 20, many: int = 1000) -> Arrays:
-    """The digits at a source site with many rows, one with few, and a target site with few."""
+    """Return the digits split into a source site with many rows, one with few, and a target site with few."""
     pair = cache.pair(small(0.01, 1, "fedmm", 0), torch.device("cpu"))
     found: Arrays = {}
     for name, rows, names in (
@@ -96,7 +96,7 @@ def unequal(cache: DataCache, few: int = 20, many: int = 1000) -> Arrays:
 
 
 def honest_groups(folder: Path, cache: DataCache, seeds: int) -> Iterator[tuple[str, list[Experiment]]]:
-    """What is run, by the name of its group."""
+    """Yield the groups of honest experiments with their names."""
     each_seed = range(seeds)
     demo = demo_experiment(20)
     longer: Any = replace(cast("Any", demo.algorithm), local_steps=10)
@@ -153,7 +153,7 @@ def honest_groups(folder: Path, cache: DataCache, seeds: int) -> Iterator[tuple[
 
 
 def summary(runs: Sequence[Tables]) -> Tables:
-    """The largest factor that an update needs by floor, and how many factor 10 refuses at the present floor."""
+    """Return the largest factor that an update needs, by floor, and what factor 10 refuses at floor 1, the default."""
     noted = [each for run in runs for each in run["noted"] if math.isfinite(each[0])]
     beyond = sum(needed(each, 1.0) > 10.0 for each in noted)
     return {

@@ -1,10 +1,10 @@
-"""What NVFlare adds to a round: two clients with trivial work and the paper's 522,792 parameters.
+"""Measure what NVFlare adds to a round: two clients with trivial work and the paper's 522,792 parameters.
 
     python benchmarks/nvflare_overhead.py [--rounds N]
 
-The work is that of benchmarks/ray_overhead.py. The in-process engine, and clients in NVFlare's simulator and proof of
-concept, all with durable states but the first, run one after the other. The table is printed and written to
-benchmarks/results/nvflare_overhead.json, with the machine's load when it began.
+The work is that of benchmarks/ray_overhead.py. The in-process engine, NVFlare's simulator and its proof of concept (the
+latter two with durable states) run one after the other. The table is printed and written to
+benchmarks/results/nvflare_overhead.json, with the machine's load at the start.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ ALGORITHM = fedmm.FedMM(0.1, 0.1, 1.0, 1.0, local_steps=1)
 
 
 def site(name: str, states: str, rounds: int) -> Callable[[str, Packed], Packed]:
-    """A client, in a process of NVFlare's."""
+    """Return the handler of a client, in one of NVFlare's processes."""
     torch.set_num_threads(1)
     each = workers(Server(problem(), ALGORITHM, rounds, Terms()))[name]
     here = Site(each, DurableMemory(state_folder(Path(states), "run", name)))
@@ -49,7 +49,7 @@ def site(name: str, states: str, rounds: int) -> Callable[[str, Packed], Packed]
 
 
 def on_nvflare(place: str, rounds: int) -> tuple[float, list[float], Tensor]:
-    """Seconds of start-up, milliseconds of each round, and where the server ends."""
+    """Return start-up seconds, milliseconds of each round after the first, and the server's last point."""
     names = [client.name for client in problem().clients]
     with tempfile.TemporaryDirectory(dir=RESULTS.parent) as states:
         began = time.perf_counter()

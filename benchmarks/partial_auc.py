@@ -1,11 +1,11 @@
-"""A rare class again: is the start of the ROC curve better where the objective looks at nothing else?
+"""Test on a rare class whether optimising only the start of the ROC curve improves that part.
 
     python benchmarks/partial_auc.py
 
-The data, the six pairs of rates and the seeds of rare_class.py; rates are chosen by the partial AUROC up to a false
-positive rate of 0.1 on the rows set aside, from the scores themselves as `fedmm evaluate --max-fpr 0.1` computes it.
+Data, the six pairs of rates and seeds are those of rare_class.py. Rates are chosen by the partial AUROC up to a false
+positive rate of 0.1 on the rows set aside, computed from the scores as `fedmm evaluate --max-fpr 0.1` does.
 
-Written to benchmarks/results/partial_auc.json as methods are finished; what is there is kept. `table` prints it.
+Results go to benchmarks/results/partial_auc.json after each method; existing ones are kept. `table` prints them.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ SETTINGS = ("breast_cancer_10", "digits_10")
 
 
 def measure(setting: str, method: str) -> dict[str, Any]:
-    """The rates that were chosen, and what the confirming seeds reached on test rows."""
+    """Choose the rates; return them and what the confirming seeds reach on test rows."""
     tried = [run for rates in RATES for run in runs_of(setting, method, rates, CHOOSING, "cpu", METHODS)]
     values = iter(_scored(tried, "source-validation"))
     chosen = {rates: fmean(next(values)[0] or 0.0 for _ in CHOOSING) for rates in RATES}
@@ -55,7 +55,7 @@ def measure(setting: str, method: str) -> dict[str, Any]:
 
 
 def _scored(runs: list[Experiment], rows: str) -> list[tuple[float | None, float | None]]:
-    """Partial and whole AUROC of each run's last model; None where one has diverged."""
+    """Return partial and whole AUROC of each run's last model; None if a run diverged."""
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder) / "runs"
         try:
@@ -72,7 +72,7 @@ def _score(folder: Path, rows: str) -> tuple[float | None, float | None]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """Both areas on test rows, mean and deviation over the confirming seeds."""
+    """Return a Markdown table of both areas on test rows: mean and deviation over the confirming seeds."""
     return table_of(results, {"AUROC up to 0.1": "partial_auroc", "AUROC": "auroc"})
 
 

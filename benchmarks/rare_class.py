@@ -1,13 +1,13 @@
-"""A rare class at sites that hold one class each: which method ranks best, and what federating costs.
+"""Compare methods of ranking a rare class at sites that hold one class each, and measure what federating costs.
 
     python benchmarks/rare_class.py
     FEDMM_DATA=... python benchmarks/rare_class.py --settings mnist_10,mnist_100 --device cuda
 
-Every method has the same budget: six pairs of learning rates, chosen by the AUROC on the rows set aside (mean over
-seeds 10 and 11), and then five other seeds (0 to 4), which also say which rows are tested on. Test rows are looked at
-only then. "centralised" is one client with all rows, of the same number of steps.
+Every method has the same budget: six pairs of learning rates, of which the AUROC on the rows set aside (mean over seeds
+10 and 11) chooses one, and then five other seeds (0 to 4). The seed also determines the test rows, which are not used
+before. "centralised" is one client with all rows and as many steps.
 
-Written to benchmarks/results/rare_class.json as methods are finished; what is there is kept. `table` prints it.
+Results go to benchmarks/results/rare_class.json after each method; existing ones are kept. `table` prints them.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ def runs_of(
     device: str,
     methods: Mapping[str, tuple[dict[str, Any], str]] = METHODS,
 ) -> list[Experiment]:
-    """The experiments of a method with these rates, one a seed."""
+    """Return a method's experiments with these rates, one per seed."""
     tables = SETTINGS[setting]
     objective, algorithm = methods[method]
     alone = method.endswith("centralised")
@@ -107,7 +107,7 @@ def runs_of(
 
 
 def measure(setting: str, method: str, device: str) -> dict[str, Any]:
-    """The rates that were chosen, and what the confirming seeds reached on test rows."""
+    """Choose the rates; return them and what the confirming seeds reach on test rows."""
     tried = [run for rates in RATES for run in runs_of(setting, method, rates, CHOOSING, device)]
     values = iter(_last(tried, "validation_auroc"))
     chosen = {rates: fmean(next(values) or 0.0 for _ in CHOOSING) for rates in RATES}
@@ -123,7 +123,7 @@ def measure(setting: str, method: str, device: str) -> dict[str, Any]:
 
 
 def _last(runs: list[Experiment], *columns: str) -> list[float | None]:
-    """What the runs measured after their last round, column by column; None where one has diverged."""
+    """Return the runs' last values, column by column; None for a run that diverged."""
     with tempfile.TemporaryDirectory() as folder:
         there = Path(folder) / "runs"
         try:
@@ -140,7 +140,7 @@ def _last(runs: list[Experiment], *columns: str) -> list[float | None]:
 
 
 def table(results: dict[str, Any], columns: Mapping[str, str] = COLUMNS) -> str:
-    """Areas on test rows by their names, mean and deviation over the confirming seeds."""
+    """Return a Markdown table of areas on test rows: mean and deviation over seeds. columns: keys by heading."""
     head = ("data", "method", *columns, "lr_min, lr_max")
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for setting, methods in results.items():

@@ -1,13 +1,12 @@
-"""What the Ray engine adds to a round: two clients with trivial work and the paper's 522,792 parameters.
+"""Measure what the Ray engine adds to a round: two clients with trivial work and the paper's 522,792 parameters.
 
     python benchmarks/ray_overhead.py [--rounds N] [--anew]
 
-Each client's field is one subtraction, so that a round is what the engine costs. The in-process engine, Ray, Ray
-whose messages go through its object store, as between machines, and Ray with durable states run in turns of a few
-rounds. The table is printed and added to those of earlier runs in benchmarks/results/ray_overhead.json, with the
-machine's load before and after: one run says little of the spread. With --anew the earlier runs are forgotten, as
-after a change of the engine. Where others use the machine, the fastest tenth of the rounds tells more of the engine
-than the median does.
+Each client's field is one subtraction, so that a round's time is the engine's cost. Four engines alternate every ten
+rounds: in-process, Ray, Ray with messages through its object store (as between machines), and Ray with durable states.
+The table is printed and appended to benchmarks/results/ray_overhead.json with the machine's load before and after,
+because a single run says little about the spread. --anew discards earlier runs, for example after a change to the
+engine. If others use the machine, the fastest tenth of the rounds says more about the engine than the median does.
 """
 
 from __future__ import annotations
@@ -39,7 +38,7 @@ PARAMETERS, CLIENTS, TURN = 522_792, 2, 10
 
 @dataclass(frozen=True)
 class Pulled:
-    """A client whose field points away from a point of its own."""
+    """A client whose field points away from its centre, z - centre."""
 
     name: str
     centre: float
@@ -117,12 +116,12 @@ def main() -> None:
 
 
 def fastest_tenth(times: list[float]) -> float:
-    """Below which a tenth of the rounds stay."""
+    """Return the first decile."""
     return statistics.quantiles(times, n=10)[0]
 
 
 def in_turns(engines: dict[str, Engine], rounds: int) -> tuple[dict[str, list[float]], dict[str, FederatedState]]:
-    """Milliseconds of each round, without the first of a turn, and the last states."""
+    """Alternate between the engines; return milliseconds of each round but a turn's first, and the last states."""
     states = {name: engine.start() for name, engine in engines.items()}
     times: dict[str, list[float]] = {name: [] for name in engines}
     for _ in range(rounds // TURN):

@@ -1,4 +1,4 @@
-"""Known remedies for FedMM's instability as candidates of one blind protocol, on rotated digits or on MNIST-M.
+"""Compare known remedies for FedMM's instability by one blind protocol, on rotated digits or on MNIST-M.
 
     python benchmarks/remedies.py measure [--panels dann_1s2t] [--candidates plain,restrained]
     python benchmarks/remedies.py choose
@@ -6,11 +6,11 @@
     python benchmarks/remedies.py table
     FEDMM_DATA=... python benchmarks/remedies.py measure --scale mnist_m --device cuda --precision tf32
 
-Every candidate is FedMM with one change, or restrained FedMM with one more; rates, penalties and local steps are the
-same for all. ``measure`` runs seeds 10 to 13 and reads no accuracy: information on the target's training inputs and the
-risk on held-out source rows. ``choose`` is the rule of choose_default.py. ``confirm`` runs the choice, plain and
-restrained FedMM on seeds 100 to 107 and reads target accuracies; it is meant to be run once, after the choice is
-committed. One file for each panel, in results/remedies/SCALE/measure or .../confirm.
+Every candidate is FedMM with one change, or restrained FedMM with one more; rates and local steps are the same for all,
+and so are penalties, except 2 for ``ascent`` and ``adaptive``. ``measure`` runs seeds 10 to 13 and reads no accuracy,
+only information on the target's training inputs and the risk on held-out source rows. ``choose`` applies the rule of
+choose_default.py. ``confirm`` runs the given candidates on seeds 100 to 107 and reads target accuracies; it is meant to
+be run once, after the choice is committed. Each panel has a file in results/remedies/SCALE/measure or .../confirm.
 """
 
 from __future__ import annotations
@@ -55,12 +55,12 @@ CANDIDATES: dict[str, dict[str, dict[str, Any]]] = {
     "restrained_domain_smoothing": {"objective": {"restrained": True, "domain_smoothing": 0.1}},
     "restrained_warm_start": {"objective": {"restrained": True}, "schedule": {"share": 0.1}},
 }  # fmt: skip
-"""What each changes in the algorithm, the objective, and the schedule of nu."""
+"""Each candidate's changes to the algorithm, the objective, and the schedule of nu."""
 
 
 @dataclass(frozen=True)
 class SourceFirst:
-    """nu is 0 for a share of the rounds, in which the features learn the source alone, and whole after that."""
+    """A schedule of nu: 0 for the first ``share`` of the rounds, so features learn the source alone, then full."""
 
     share: float
 
@@ -69,7 +69,7 @@ class SourceFirst:
 
 
 def build(scale: str, panel: str, candidate: str, run: dict[str, Any]) -> Experiment:
-    """The experiment of a candidate in a panel."""
+    """Return a candidate's experiment in a panel."""
     own, settings = CANDIDATES[candidate], SCALES[scale]
     objective, _, clients = panel.partition("_")
     if scale == "digits":
@@ -108,7 +108,7 @@ def build(scale: str, panel: str, candidate: str, run: dict[str, Any]) -> Experi
 
 
 def table(folder: Path) -> str:
-    """Markdown: of each candidate and panel, what was measured; of those confirmed, accuracies."""
+    """Return Markdown tables of candidates and panels: measured signals, then confirmed accuracies."""
     lines: list[str] = []
     for mode, columns in (("measure", ("target_information", "source_risk")), ("confirm", ("last", "best"))):
         results = [json.loads(file.read_text(encoding="utf-8")) for file in sorted((folder / mode).glob("*.json"))]

@@ -1,4 +1,4 @@
-"""Write benchmarks/RESULTS.md from the result files beside it: `python benchmarks/report.py`."""
+"""Write benchmarks/RESULTS.md from the files in benchmarks/results: `python benchmarks/report.py`."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results"
 
 DEAREST = 2.1
-"""How many plain steps an extragradient step may cost."""
+"""The most that an extragradient step may cost, in plain steps."""
 
 HEAD = """# Results
 
@@ -36,7 +36,7 @@ def table(rows: list[dict[str, Any]]) -> str:
 
 
 def reached(rows: list[dict[str, Any]]) -> str:
-    """What the batched engine was to reach on an H200, and what it did."""
+    """Return the section on the batched engine's goals on an H200 and whether they were reached."""
     paper, mobile = "MNIST-M network, {}, 2 clients x 20 steps, batch 64", "MobileNetV2 at 224, DANN, BatchNorm {}"
     stacked = ", 8 runs stacked (per run and round)"
 
@@ -79,7 +79,7 @@ def parity(rows: list[dict[str, Any]]) -> str:
 
 
 def costs(found: dict[str, Any]) -> str:
-    """What rounds of the algorithms cost beside FedAvgGDA's."""
+    """Return the section on the algorithms' cost per round relative to FedAvgGDA's."""
     about, rows = found["about"], found["rows"]
     by = {(row["algorithm"], row["engine"]): row for row in rows}
 

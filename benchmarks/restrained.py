@@ -1,12 +1,12 @@
-"""Whether restrained features keep runs alive in which they outrun the adversary: digits, one source, two targets.
+"""Test whether restraint saves runs whose features outrun the adversary: rotated digits, one source, two targets.
 
     python benchmarks/restrained.py [--rounds 800] [--seeds 10,11,12] [--quick]
 
-Learning rate 0.02, 20 local steps, DANN. Of every run: accuracy on the target's test digits at the end and at the best
-evaluation, the highest domain loss of any round (guessing is 0.64, two thirds of the rows being target), and how it
-ended: it "fell" if it is more than 10 points below its best, and "died" if it became infinite, or if the duals at the
-end are shorter than 1, which leaves the adversary's last biases alone.
-Written to benchmarks/results/restrained.json, and as a table to the terminal.
+Learning rate 0.02, 20 local steps, DANN. For each run: accuracy on the target's test digits at the end and at the best
+evaluation, the highest domain loss of any round (guessing gives 0.64, since two thirds of the clients are targets), and
+how it ended: it "fell" if it ended more than 10 points below its best, and "died" if it diverged or its duals ended
+with a norm below 1, which means that only the adversary's last biases still had a gradient.
+Results go to benchmarks/results/restrained.json, and as a table to the terminal.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def candidate(algorithm: str, restrained: bool, seed: int, rounds: int) -> Exper
 
 
 def outcome(each: Experiment, stack: StackRun, replica: int) -> dict[str, Any]:
-    """What became of one run."""
+    """Return how one run ended."""
     training = stack.training(replica, "completed")
     rows: list[dict[str, Any]] = [dict(row) for row in training.history]
     seen = [value for row in rows if (value := row.get("target_accuracy")) is not None]
@@ -63,7 +63,7 @@ def outcome(each: Experiment, stack: StackRun, replica: int) -> dict[str, Any]:
 
 
 def table(runs: list[dict[str, Any]]) -> str:
-    """Markdown, one line an algorithm with and without."""
+    """Return a Markdown table with a line per algorithm, with and without restraint."""
     heads = ["algorithm", "restrained", "accuracy at the end", "at its best", "highest domain loss", "fell", "died"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for algorithm in ALGORITHMS:

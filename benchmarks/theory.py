@@ -1,9 +1,9 @@
-"""The convergence theorem beside what FedMM needs: a nonconvex-strongly-concave game with three unlike clients.
+"""Compare the convergence theorem with what FedMM needs, on a nonconvex-strongly-concave game of three unlike clients.
 
     python benchmarks/theory.py [--draw-only]
 
-FedMM at equal penalties over decades, at the smallest penalties of each proof, and FedAvgGDA. Local steps are 20, and
-learning rates 1 / (mu + 2 L) on each side. Written to benchmarks/results/theory.json, drawn to docs/images/theory.png.
+FedMM at equal penalties over decades and at the smallest penalties of each proof, with learning rates 1 / (mu + 2 L) on
+each side, and FedAvgGDA; 20 local steps. Written to benchmarks/results/theory.json, drawn to docs/images/theory.png.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ RATES = (0.002, 0.01)
 GOAL = 1e-6
 STEPS = 20
 SHORT = 20
-"""Rounds of a run that would take too long."""
+"""Rounds of runs that would take too long to converge."""
 
 
 def client(centre: float, bend: float, coupling: float, pull: float) -> Function:
@@ -62,7 +62,7 @@ def fedmm(mu1: float, mu2: float) -> FedMM:
 
 
 def reached(seen: Observation) -> int | None:
-    """The round from which on the gradient stays below the goal."""
+    """Return the round from which the gradient stays below the goal, or None if there is none."""
     above = [each.round for each in seen.rounds if each.gradient_norm >= GOAL]
     if seen.diverged or not seen.rounds or (above and above[-1] == seen.rounds[-1].round):
         return None
@@ -122,7 +122,7 @@ SHOWN = {
     10.0: ("#A04000", (76, 4e-3)),
     30.0: ("#5E2A00", (82, 0.06)),
 }
-"""By penalty: the colour of its line, and where its name stands."""
+"""By penalty: the line's colour, and the position of its label."""
 MARKS = {
     "mended": ("mended proof", 1e13),
     "rederived": ("lemmas, derived again", 1e13),

@@ -1,15 +1,15 @@
-"""What fewer bytes and noise cost in accuracy: target accuracy at the end, three seeds of each way to send updates.
+"""Measure what compression and noise cost in target accuracy, with three seeds for each way to send updates.
 
     python benchmarks/transmission.py [--data digits|mnist_m] [--part PART|all] [--device DEVICE]
         [--precision fp32|tf32|bf16] [--quick]
 
-bytes: one source and one target site, every form in which vectors travel. noise: ten sites of each kind, half of them
-in a round, and a smaller network on the digits; clipped updates without noise, and with as much noise as keeps an
-epsilon (delta 1e-5) to the end where nobody is trusted. crowd: the same with a hundred sites of each kind. trusted and
-trusted_crowd: the same two for a trusted server, with FedAvgGDA, since with clients that keep duals shared noise would
-not hide them. The seeds of one way run as one program. mnist_m needs its data (``fedmm data fetch mnist_m``) and
-is meant for a GPU; noise needs dp-accounting. Written to benchmarks/results/transmission_DATA.json, part by part, and
-as a table to the terminal.
+bytes: one source and one target site, every compression. noise: ten sites of each kind, half of them per round, ten
+local steps, and on the digits a smaller network; updates are clipped, without noise and with the noise that keeps an
+epsilon (delta 1e-5) until the end if nobody is trusted. crowd: the same with a hundred sites of each kind. trusted and
+trusted_crowd: the same two for a trusted server, with FedAvgGDA, because shared noise would not hide clients that keep
+duals. The seeds of one way run as one stack. mnist_m needs its data (``fedmm data fetch mnist_m``) and is meant for a
+GPU; noise needs dp-accounting. Results go to benchmarks/results/transmission_DATA.json after each part, and as a table
+to the terminal.
 """
 
 from __future__ import annotations
@@ -63,22 +63,22 @@ SMALLER: dict[str, Tables] = {
     "digits": {"model": {"hidden": [32], "adversary_hidden": [16]}, "algorithm": {"local_steps": 10}},
     "mnist_m": {"algorithm": {"local_steps": 10}},
 }
-"""For noise, whose length grows with the root of the number of parameters."""
+"""Changes for noise, whose norm grows with the square root of the number of parameters."""
 STATELESS: dict[str, Tables] = {
     "digits": {"algorithm": {"name": "fedavg_gda", "lr_min": 0.02, "lr_max": 0.02, "local_steps": 10}},
     "mnist_m": {"algorithm": {"name": "fedavg_gda", "lr_min": 0.01, "lr_max": 0.01, "local_steps": 10}},
 }
-"""For a trusted server, instead of the data's own algorithm."""
+"""The algorithm for a trusted server, instead of the data's own."""
 
 
 def settings(data: str, part: str) -> Tables:
-    """What all ways of a part have in common."""
+    """Return the tables that all ways of a part share."""
     tables = merged(DATA[data], SMALLER[data] if part in SITES else {})
     return {**tables, **(STATELESS[data] if part.startswith("trusted") else {})}
 
 
 def ways(part: str, norm: float) -> Iterator[tuple[str, Tables]]:
-    """The ways of a part by name, as tables."""
+    """Yield the names and tables of a part's ways."""
     if part == "bytes":
         yield "exact", {}
         for form in ("fp16", "int8"):
@@ -103,7 +103,7 @@ def merged(*tables: Tables) -> Tables:
 def measured(
     tables: Tables, seeds: tuple[int, ...], cache: DataCache, *, looped: bool, precision: Precision
 ) -> dict[str, Any]:
-    """Accuracies and traffic of one way, its seeds as one program; epsilon becomes the noise that keeps it."""
+    """Run the seeds of one way as a stack; return accuracies and traffic. epsilon: becomes the noise that keeps it."""
     noise = dict(tables.get("transmission", {}))
     wanted = noise.pop("epsilon", None)
     if wanted is not None:

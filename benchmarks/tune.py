@@ -1,17 +1,17 @@
-"""How good the settings are that ``fedmm tune`` chooses without target labels.
+"""Measure how good the settings are that ``fedmm tune`` chooses without target labels.
 
     FEDMM_DATA=... FEDMM_ADULT=... FEDMM_COMPAS=... FEDMM_GERMAN=... FEDMM_CACHE=... OMP_NUM_THREADS=1
         python benchmarks/tune.py train
         [--data NAME ...] [--rounds N] [--seeds 3] [--first-seed 30] [--device cuda] [--precision tf32] [--out FOLDER]
     python benchmarks/tune.py choose [--out FOLDER]
 
-The data sets of benchmarks/tune_data.py: those that the rule was developed on, those that were held out, and those that
-confirm it after it was changed.
-``train`` runs every candidate of the grid at full length with every seed, once, and keeps what each run measured, its
-predictions on the clients' target rows, and its accuracy on target test rows, a file for each data set. ``choose``
-reads the rungs of a tuning off these runs: a run of 50 rounds is the beginning of one of 150, since no schedule here
-depends on the number of rounds. What chooses is the code of ``fedmm tune``, which sees no label of the target. Then the
-accuracies say how good the choice, the experiment as given, source only and the best candidate are.
+The data sets of benchmarks/tune_data.py: those on which the rule was developed, those held out, and those that confirm
+the rule after it was changed.
+``train`` runs every candidate of the grid once per seed at full length, and saves for each data set the signals of all
+runs, their predictions on the clients' target rows, and their accuracy on target test rows. ``choose`` reads the rungs
+of a tuning from these runs: the first 50 rounds of a run are a run of 50, since no schedule here depends on the number
+of rounds. The code of ``fedmm tune`` makes the choice and sees no target labels. The accuracies then show how good the
+choice, the experiment as given, source only and the best candidate are.
 
 ``choose`` writes benchmarks/results/tune.json and prints the table of docs/choosing.md.
 """
@@ -58,7 +58,7 @@ SIGNALS = tuple(name for name, validator in VALIDATORS.items() if not validator.
 
 @dataclass
 class Trained:
-    """A run: by evaluated round what was measured, its predictions on the clients' target rows, and its accuracy."""
+    """A run: its signals by evaluated round, its predictions on the clients' target rows, and its accuracy."""
 
     rounds: dict[int, dict[str, float]]
     predicted: list[Tensor]
@@ -66,7 +66,7 @@ class Trained:
     diverged: bool
 
     def measured(self, after: int) -> Measured:
-        """As a rung of so many rounds would have measured it."""
+        """Return what a rung of ``after`` rounds would have measured."""
         if self.diverged:
             return Measured(diverged=True)
         past = {number: row for number, row in self.rounds.items() if number <= after}
@@ -78,7 +78,7 @@ Runs = dict[str, list[Trained]]
 
 
 def train(name: str, options: argparse.Namespace) -> dict[str, Any]:
-    """All runs by candidate; the nearest rows of each target row; what source only estimates of label shift."""
+    """Train all runs; return them by candidate, with target rows' nearest neighbours and source only's label shift."""
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as folder:
         tables = tables_of(name, Path(folder), options.rounds)
@@ -132,7 +132,7 @@ def train(name: str, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def report(name: str, trained: dict[str, Any]) -> dict[str, Any]:
-    """What the rule chooses on one data set, and what labels say."""
+    """Return what the rule chooses on one data set, and the accuracies of the choice and the alternatives."""
     runs: Runs = {label: [Trained(**run) for run in own] for label, own in trained["runs"].items()}
     choice, finalists = choose(runs, trained)
     accuracies = {label: [run.accuracy for run in own] for label, own in runs.items()}
@@ -161,7 +161,7 @@ def report(name: str, trained: dict[str, Any]) -> dict[str, Any]:
 
 
 def choose(runs: Runs, trained: dict[str, Any]) -> tuple[Choice, dict[str, Any]]:
-    """What ``fedmm tune`` would choose from these runs, and the finalists' signals."""
+    """Return what ``fedmm tune`` would choose from these runs, and the finalists' signals."""
     rounds, free, seeds = trained["rounds"], len(runs) - len(ALWAYS), len(trained["seeds"])
     kept = [label for label in runs if label not in ALWAYS]
     results, vetoes = None, {}
@@ -182,7 +182,7 @@ def choose(runs: Runs, trained: dict[str, Any]) -> tuple[Choice, dict[str, Any]]
 
 
 def judge(rung: Rung, labels: Sequence[str], runs: Runs, trained: dict[str, Any]) -> Results:
-    """What a rung of these candidates measures."""
+    """Return what a rung with these candidates measures."""
     own = {label: runs[label][: rung.seeds] for label in labels}
     agreement = {
         label: agreement_of(
@@ -195,7 +195,7 @@ def judge(rung: Rung, labels: Sequence[str], runs: Runs, trained: dict[str, Any]
 
 
 def table(results: dict[str, Any]) -> str:
-    """The table of docs/choosing.md."""
+    """Return the table of docs/choosing.md."""
     heads = ["data", "the choice", "as given", "source only", "best by labels", "choice less best", "chosen"]
     lines = [f"| {' | '.join(heads)} |", "|---" * len(heads) + "|"]
     for group in dict.fromkeys(own["group"] for own in results.values()):
@@ -213,13 +213,13 @@ def mean_row(group: str, results: dict[str, Any]) -> str:
 
 
 def gap(own: dict[str, Any], what: str) -> float:
-    """By how many points the choice, or something else, differs from the best candidate by labels."""
+    """Return the accuracy of ``what`` minus that of the best candidate by labels, in points."""
     accuracies = own["target_accuracy"]
     return 100 * (fmean(accuracies[what]) - fmean(accuracies["oracle"]))
 
 
 def spread(values: list[float]) -> str:
-    """Mean and range."""
+    """Return mean and range, in per cent."""
     return f"{100 * fmean(values):.1f} ({100 * min(values):.1f} to {100 * max(values):.1f})"
 
 

@@ -1,4 +1,4 @@
-"""The data sets of benchmarks/tune.py, as experiments: those a rule was developed on, and those it was not."""
+"""The data sets of benchmarks/tune.py as experiments, grouped by their role in finding the rule."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from fedmm.config.toml import read_tables
 
 PAPER = Path(__file__).parents[1] / "paper"
 RATES = {"name": "fedmm_restrained", "lr_min": 0.02, "lr_max": 0.02, "local_steps": 5}
-"""Of the experiments as given, but for MNIST-M and Office-31."""
+"""The algorithm as given, except on MNIST-M and Office-31."""
 ALGORITHMS = ["fedmm_restrained", "fedmm_smoothed", "fedmm", "fedavg_gda"]
-"""The candidates on MNIST-M and Office-31, where a run is dear."""
+"""The candidates on MNIST-M and Office-31, where runs are expensive."""
 ADULT_ROWS, USPS_ROWS, TEST_ROWS = 3000, 2000, 1000
-"""Of each domain of Adult, of MNIST and USPS, and of these two for testing."""
+"""Training rows of each domain of Adult, and of MNIST and USPS; test rows of these two."""
 _NUMBERS = (0, 4, 10, 11, 12)
-"""Columns of Adult that are numbers: age, years of education, capital gain and loss, hours a week."""
+"""Adult's numeric columns: age, years of education, capital gain and loss, hours per week."""
 _WORDS = (1, 5, 6, 7, 8, 9)
 _GOVERNMENT = ("Federal-gov", "State-gov", "Local-gov")
 
 Choose = Callable[[People], tuple[str, NDArray[np.bool_]]]
-"""Of people, the column that tells who is chosen, which is then no input, and who is."""
+"""From people to the column that reveals who is chosen (left out of the inputs), and who is chosen."""
 Tables = dict[str, Any]
 Make = Callable[[Path], Tables]
 """From a folder for files to an experiment."""
@@ -83,7 +83,7 @@ def _adult(target: str, folder: Path) -> Tables:
 
 
 def adult(file: Path, target: str) -> Arrays:
-    """UCI Adult: those employed by a government, or women, as the target; private employees, or men, as the source."""
+    """Read UCI Adult: from private to government employees (target ``government``), or from men to women."""
     with file.open(encoding="utf-8") as lines:
         rows = [[cell.strip() for cell in row] for row in csv.reader(lines) if len(row) == 15]
     words = {word: sorted({row[word] for row in rows}) for word in _WORDS}
@@ -92,7 +92,7 @@ def adult(file: Path, target: str) -> Arrays:
         del words[1]
     else:
         column, values = 9, {"source": ("Male",), "target": ("Female",)}
-        del words[9], words[7]  # husband and wife tell it too
+        del words[9], words[7]  # "husband" and "wife" also reveal it
     found: Arrays = {}
     for name, belonging in values.items():
         own = [row for row in rows if row[column] in belonging]
@@ -105,7 +105,7 @@ def adult(file: Path, target: str) -> Arrays:
 
 
 def _people(read: Callable[[Path], People], variable: str, source: Choose, target: Choose, folder: Path) -> Tables:
-    """Some people as the source and others as the target, each with a site; the column that tells them is no input."""
+    """Return the experiment from some people to others, a site each, without the column that tells them apart."""
     people = read(Path(os.environ[variable]))
     found: Arrays = {}
     for name, (column, chosen) in (("source", source(people)), ("target", target(people))):
@@ -115,7 +115,7 @@ def _people(read: Callable[[Path], People], variable: str, source: Choose, targe
 
 
 def _mixed(angle: float, share: float, folder: Path) -> Tables:
-    """Two moons, the target turned, and this share of its rows on the lower one."""
+    """Return two moons with a rotated target that has this share of its rows on the lower moon."""
     from sklearn.datasets import make_moons  # noqa: PLC0415 - slow to import
 
     turn = np.radians(angle)
@@ -130,7 +130,7 @@ def _mixed(angle: float, share: float, folder: Path) -> Tables:
 
 
 def _rare_digits(angle: float, folder: Path) -> Tables:
-    """Digits, the target turned and with a quarter of its rows of 5 to 9."""
+    """Return digits with a rotated target that keeps about a quarter of its rows of classes 5 to 9."""
     from scipy.ndimage import rotate  # noqa: PLC0415 - slow to import
     from sklearn.datasets import load_digits  # noqa: PLC0415 - slow to import
 
@@ -158,7 +158,7 @@ def _mnist_m(objective: str, clients: str, folder: Path) -> Tables:
 
 
 def _office31(task: str, folder: Path) -> Tables:
-    """Features of a frozen MobileNetV2, as in choose_office31.py; the mixes of classes differ."""
+    """Return an Office-31 task on a frozen MobileNetV2's features, as in choose_office31.py; class mixes differ."""
     from choose_office31 import BATCH, BOTTLENECK, STEPS, tasks_of_features  # noqa: PLC0415 - reads 21 MB
 
     pair = tasks_of_features(Path(os.environ["FEDMM_CACHE"]), "cpu")[task]
@@ -202,7 +202,7 @@ DEVELOPMENT: Mapping[str, Make] = {
     "breast cancer, 45% to 20%": partial(_cancer, (0.45, 0.20)),
     "breast cancer, same mix": partial(_cancer, (0.45, 0.45)),
 }
-"""Target labels of these were looked at to find the rule by which finalists are chosen."""
+"""The rule that chooses among finalists was developed with these target labels."""
 _OBJECTIVES, _CLIENTS = ("dann", "cdan", "mdd"), ("1s1t", "2s1t", "1s2t")
 _TASKS = tuple(f"{source}_{target}" for source, target in permutations("adw", 2))
 _HEART = {f"heart, {target}": partial(_heart, target) for target in HOSPITALS}
@@ -230,9 +230,9 @@ HELD_OUT: Mapping[str, Make] = {
     **(_MNIST_M if _is_there("FEDMM_DATA") else {}),
     **(_OFFICE31 if _is_there("FEDMM_CACHE") else {}),
 }
-"""Trained before the rule was written down, and looked at after."""
+"""Trained before the rule was fixed, and examined afterwards."""
 CONFIRMING: Mapping[str, Make] = {f"digits, blended, {seed}": partial(_blended, seed) for seed in range(4)}
-"""Run once, after the rule was changed because of what it chose on the data held out."""
+"""Run once, after the rule was changed because of its choices on the held-out data."""
 GROUPS = {"confirming": CONFIRMING, "held out": HELD_OUT, "development": DEVELOPMENT}
 DATA: Mapping[str, Make] = {**CONFIRMING, **HELD_OUT, **DEVELOPMENT}
 SMALL = tuple(
@@ -244,11 +244,11 @@ SMALL = tuple(
     )
     if name in DATA
 )  # fmt: skip
-"""Those of benchmarks/defaults.py."""
+"""The data sets of benchmarks/defaults.py."""
 
 
 def tables_of(name: str, folder: Path, rounds: int | None = None) -> Tables:
-    """The experiment as given on one data set; its arrays are written to a folder. rounds: in place of its own."""
+    """Return the experiment as given on one data set, with its arrays written to a folder. rounds: replaces its own."""
     tables = {"algorithm": RATES, **DATA[name](folder)}
     own = tables["run"].get("rounds") or 150
     return {**tables, "run": {**tables["run"], "rounds": rounds or own}}

@@ -1,17 +1,17 @@
-"""How well each validator tells the target accuracy, which it never sees.
+"""Measure how well each validator predicts the target accuracy, which it never sees.
 
     python benchmarks/validators.py [--data digits] [--device cpu] [--quick]
     FEDMM_DATA=... python benchmarks/validators.py --data mnist_m --device cuda [--rounds 2000]
 
-FedMM (DANN, a source and a target client) with several learning rates, penalties, trade-offs nu and seeds, as few
-programs as possible. For each validator, signed so that +1 is best:
+FedMM (DANN, a source and a target client) with several learning rates, penalties, trade-offs nu and seeds, in as few
+stacks as possible. For each validator, with correlations signed so that +1 is best:
 
-- within: Spearman's rank correlation with target accuracy over the checkpoints of one run, mean over runs;
-- across: the same over the last models of all settings, mean over seeds;
-- the target accuracy of what it chooses: a checkpoint of each run (mean over runs), a setting by its last model, and
-  both at once (mean over seeds), beside the last checkpoint, the mean over settings, and the oracle.
+- within: Spearman's rank correlation with target accuracy over the evaluations of one run, averaged over runs;
+- across: the same over the last models of all settings, averaged over seeds;
+- the target accuracy of what it selects: a round of each run (averaged over runs), a setting by its last model, and
+  both at once (averaged over seeds), compared with the last round, the mean over settings, and the oracle.
 
-Written to benchmarks/results/validators.json, one entry for each data set, and printed as a table.
+Results go to benchmarks/results/validators.json, one entry per data set, and are printed as a table.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results" / "validators.json"
 ORACLE = "oracle_target_accuracy"
 WELL, BADLY = 0.7, 0.3
-"""Rank correlations from which on a validator is said to tell, and below which it is said not to."""
+"""A validator is said to do well from the first rank correlation on, and badly below the second."""
 
 QUICK = ("algorithm.lr_min", "run.seed")
 
@@ -72,21 +72,21 @@ MNIST_M_SWEEP: dict[str, list[Any]] = {
 
 @dataclass(frozen=True)
 class Ran:
-    """One run: its setting in words, and the rows of the rounds that were evaluated."""
+    """One run: its setting in words, and the history rows of its evaluated rounds."""
 
     setting: str
     seed: int
     rows: list[Row]
 
     def values(self, column: str) -> np.ndarray[Any, np.dtype[np.float64]]:
-        """A column over the checkpoints; what is not finite is the worst there is, which NaN stands for."""
+        """Return a column over the evaluations; values that are missing or not finite are NaN."""
         found = [row.get(column) for row in self.rows]
         array = np.array([np.nan if value is None else value for value in found], dtype=np.float64)
         return np.where(np.isfinite(array), array, np.nan)
 
 
 def experiments(data: str, rounds: int, device: str, *, quick: bool) -> list[Experiment]:
-    """The grid; learning rates and penalties of omega and psi go together."""
+    """Return the grid; omega and psi have equal learning rates and equal penalties."""
     if data == "mnist_m":
         base = read_tables(HERE.parent / "paper" / "figure_5" / "dann_1s1t" / "fedmm.toml")
         base.pop("sweep", None)
@@ -110,14 +110,14 @@ def experiments(data: str, rounds: int, device: str, *, quick: bool) -> list[Exp
 
 
 def setting(each: Experiment) -> str:
-    """What differs between runs, but for the seed."""
+    """Return what differs between runs, except the seed."""
     algorithm = each.algorithm
     penalty = getattr(algorithm, "penalty_min", 0.0)
     return f"lr={algorithm.lr_min} penalty={penalty} nu={each.objective.nu}"
 
 
 def run(given: Sequence[Experiment], stack: int) -> list[Ran]:
-    """All runs, stacked, in order."""
+    """Train all runs in stacks; return those with evaluations, in order."""
     cache = DataCache()
     adaptations = [prepare(each, cache) for each in given]
     rows: dict[int, list[Row]] = {number: [] for number in range(len(given))}
@@ -136,7 +136,7 @@ def run(given: Sequence[Experiment], stack: int) -> list[Ran]:
 
 
 def correlation(validator: Validator, values: Any, accuracies: Any) -> float | None:
-    """Spearman's, signed so that +1 is best; None where one of the two does not vary."""
+    """Return Spearman's correlation, signed so that +1 is best; None below three values or if either is constant."""
     known = np.isfinite(values)
     if known.sum() < 3 or np.ptp(values[known]) == 0 or np.ptp(accuracies[known]) == 0:
         return None
@@ -145,13 +145,13 @@ def correlation(validator: Validator, values: Any, accuracies: Any) -> float | N
 
 
 def chosen(validator: Validator, values: Any) -> int:
-    """The number of the best value; of equals the first."""
+    """Return the index of the first best value, or the last index if none is finite."""
     signed = values if validator.higher else -values
     return int(np.nanargmax(signed)) if np.isfinite(signed).any() else len(values) - 1
 
 
 def assessed(validator: Validator, runs: Sequence[Ran]) -> dict[str, Any]:
-    """What a validator tells, and what it chooses."""
+    """Return a validator's correlations, and the accuracies of what it selects."""
     within, by_checkpoint = [], []
     for each in runs:
         values, accuracies = each.values(validator.column), each.values("target_accuracy")
@@ -182,14 +182,14 @@ def assessed(validator: Validator, runs: Sequence[Ran]) -> dict[str, Any]:
 
 
 def verdict(value: float | None) -> str:
-    """A rank correlation in a word."""
+    """Return a rank correlation in a word."""
     if value is None:
         return "not measured"
     return "well" if value >= WELL else "badly" if value < BADLY else "weakly"
 
 
 def table(result: dict[str, Any]) -> str:
-    """The results as Markdown."""
+    """Return the results as a Markdown table."""
     lines = [
         "| validator | within a run | across settings | checkpoint | setting | both | tells |",
         "|---" * 7 + "|",
@@ -263,7 +263,7 @@ def main() -> None:
 
 
 def _finite(value: Any) -> Any:
-    """JSON knows no infinity."""
+    """Replace floats that are not finite, which JSON does not have, with None."""
     if isinstance(value, dict):
         return {key: _finite(each) for key, each in value.items()}
     if isinstance(value, list):

@@ -1,20 +1,20 @@
-"""How often the rule on adapting is right: its verdicts beside what target labels say, on many shifts of three kinds.
+"""Count how often the rule on adapting is right: compare its verdicts with target labels on many shifts of three kinds.
 
     FEDMM_DATA=... OMP_NUM_THREADS=1 python benchmarks/verdicts.py
     FEDMM_DATA=... FEDMM_ADULT=... FEDMM_COMPAS=... FEDMM_GERMAN=... OMP_NUM_THREADS=1
         python benchmarks/verdicts.py --of-tuning
 
-Scanned digits and two moons, the target turned by several angles, and UCI heart disease (FEDMM_DATA/heart) with each of
-the four hospitals as the target. For each: source only, FedAvgGDA and FedMM with DANN, FedMM with CDAN, in three seeds,
-with the rates and local steps of benchmarks/label_shift.py and the defaults of all other options. Target labels are for
-the accuracies alone; the rule never sees them. Adapting helped where the mean target accuracy over seeds is higher than
-source only.
+Scanned digits and two moons with the target rotated by several angles, and UCI heart disease (FEDMM_DATA/heart) with
+each of the four hospitals as the target. For each: source only, FedAvgGDA and FedMM with DANN, and FedMM with CDAN,
+three seeds, with the rates and local steps of benchmarks/label_shift.py and other options at their defaults. Target
+labels serve only to measure accuracy; the rule never sees them. Adapting helped if the mean target accuracy over seeds
+is higher than that of source only.
 
-With ``--of-tuning`` the data sets on which ``fedmm tune`` was judged (benchmarks/tune_data.py, but for those that need
-a GPU), each with the experiment as given there, the default of this library, beside source only, with their seeds.
+``--of-tuning`` takes the data sets on which ``fedmm tune`` was judged (benchmarks/tune_data.py, except those that need
+a GPU) and compares the experiment as given there, this library's default, with source only, with the seeds used there.
 
-Written to benchmarks/results/verdicts.json, each to a part of its own, and printed. `fedmm.core.signals.track_record`
-repeats the counts of both together.
+Results go to separate parts of benchmarks/results/verdicts.json and are printed. `fedmm.core.signals.track_record`
+contains the counts of both parts together.
 """
 
 from __future__ import annotations
@@ -48,14 +48,14 @@ from fedmm.training.adaptation import Adapted
 
 RESULTS = Path(__file__).parent / "results" / "verdicts.json"
 DIGITS, MOONS = (10, 20, 30, 45), (15, 30, 45, 60)
-"""Degrees."""
+"""Angles in degrees."""
 ON_A_GPU = ("MNIST-M", "Office-31")
-"""What names of data sets begin with that need one."""
+"""Prefixes of the names of data sets that need a GPU."""
 WORDS = {True: "supported", False: "not supported", None: "cannot be judged"}
 
 
 def cases(folder: Path, rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
-    """All of them by name: experiments but for objective and algorithm. Arrays are written to a folder."""
+    """Yield names and experiments without objective and algorithm. Arrays are written to ``folder``."""
     for angle in DIGITS:
         data = {"name": "digits", "kind": "turned", "angle": float(angle), "validation_rows": 300}
         yield f"digits, {angle} degrees", _demo("digits", data, rounds)
@@ -70,25 +70,25 @@ def cases(folder: Path, rounds: int) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def _demo(name: str, data: dict[str, Any], rounds: int) -> dict[str, Any]:
-    """Clients, model and batches of a demo."""
+    """Return a demo's experiment on other data."""
     tables = DEMOS[name]["tables"]
     return {**tables, "run": {**tables["run"], "rounds": rounds}, "data": data}
 
 
 def _moons(angle: float) -> Arrays:
-    """Source rows, of which some are set aside, and target rows."""
+    """Return source and target rows of two moons, rotated by ``angle`` in the target."""
     pair = Moons(angle=float(angle), rows=500).load()
     parts = {"source": pair.source, "target": pair.target}
     return {f"{name}_{what}": getattr(rows, what).numpy() for name, rows in parts.items() for what in ("x", "y")}
 
 
 def measure(tables: Mapping[str, Any], seeds: int) -> dict[str, Any]:
-    """Accuracies and signals of every method, the estimated shift, and the verdict on each beside the truth."""
+    """Train every method; return accuracies, signals, the estimated shift, and each verdict with the true gain."""
     return compare(*train(tables, STEPS, seeds))
 
 
 def compare(found: Mapping[str, Sequence[Adapted]], pair: DomainPair) -> dict[str, Any]:
-    """The same of the models of every method, one a seed."""
+    """Return the same for trained models: by method, one per seed."""
     plain = found[SOURCE_ONLY]
     shift = shift_of_model(plain[0].predict_proba, pair)
     signals = {label: measured_signals(models) for label, models in found.items()}
@@ -109,7 +109,7 @@ def compare(found: Mapping[str, Sequence[Adapted]], pair: DomainPair) -> dict[st
 
 
 def cases_of_tuning(folder: Path) -> Iterator[tuple[str, dict[str, Any], list[int]]]:
-    """The data sets of the tuning benchmark by name, with their seeds."""
+    """Yield the names of the tuning benchmark's data sets, their experiments, and their seeds."""
     for name in DATA:
         if not name.startswith(ON_A_GPU):
             first = 40 if name in GROUPS["confirming"] else 30
@@ -117,7 +117,7 @@ def cases_of_tuning(folder: Path) -> Iterator[tuple[str, dict[str, Any], list[in
 
 
 def measure_as_given(tables: Mapping[str, Any], seeds: list[int]) -> dict[str, Any]:
-    """The same of an experiment as it is given, beside source only."""
+    """Return the same for an experiment as given, and for source only."""
     candidates, rounds, cache = derive_candidates(tables), tables["run"]["rounds"], DataCache()
     runs = {"evaluate_every": rounds, "best_by": ""}
     given = [
@@ -129,7 +129,7 @@ def measure_as_given(tables: Mapping[str, Any], seeds: list[int]) -> dict[str, A
 
 
 def count(results: dict[str, Any]) -> dict[str, dict[str, int]]:
-    """Of every verdict: how often it was given, and how often adapting helped."""
+    """Count how often each verdict was given, and how often adapting then helped."""
     found = {word: {"given": 0, "helped": 0} for word in WORDS.values()}
     for result in results.values():
         for own in result["methods"].values():
@@ -141,7 +141,7 @@ def count(results: dict[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def table(results: dict[str, Any]) -> str:
-    """A line for each target: source only, and the gain of every method with the verdict on it."""
+    """Return a Markdown table with a line per target: source only, and every method's gain and verdict."""
     adapted = [label for label in next(iter(results.values()))["methods"] if label != SOURCE_ONLY]
     lines = [f"| target | {SOURCE_ONLY} | {' | '.join(adapted)} |", "|---" * (2 + len(adapted)) + "|"]
     for name, result in results.items():

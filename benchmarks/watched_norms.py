@@ -1,4 +1,4 @@
-"""Runs whose updates are measured as the bound of deployed runs does, with other bounds and a hostile site."""
+"""Runs that measure updates as deployed runs' norm bound does, with configurable bounds and a hostile site."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from fedmm.remote.messaging import Exchange, Messaging
 from fedmm.runs.build import DataCache, prepare
 
 MOST = 10.0
-"""How many times its first length the point of a calm run may have, and its first loss."""
+"""How many times its initial norm the point of a calm run may reach, and its first loss (or 1) a loss."""
 HOSTILE = "source-1"
 Measured = tuple[float, float | None, float]
-"""The norm of an update, the median of the others' (None for nobody), and the first model's length."""
+"""An update's norm, the median of the others' norms (None if there are none), and the initial model's norm."""
 
 
 @dataclass(frozen=True)
 class Watched(UsualNorms):
-    """The bound with other factors and floors, which notes all that it compares."""
+    """The bound with a configurable floor; it records everything that it compares in ``noted``."""
 
     floor: float = 1.0
     noted: list[Measured] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Watched(UsualNorms):
 
 
 class WatchingServer(Server):
-    """A server of a deployed run with other bounds than the default ones."""
+    """A deployed run's server with configurable bounds."""
 
     times = 1e30
     floor = 1.0
@@ -58,7 +58,7 @@ class WatchingServer(Server):
 
 @dataclass
 class Attack(Exchange):
-    """One site's update times ``scale``; 0 for as far as nine tenths of what the bound lets through."""
+    """Scale one site's update by ``scale``. 0: reverse it, at nine tenths of the bound; NaN: the site is away."""
 
     scale: float
     server: WatchingServer | None = None
@@ -84,7 +84,7 @@ class Attack(Exchange):
 def train(
     given: Experiment, cache: DataCache, times: float = 1e30, floor: float = 1.0, exchange: Attack | None = None
 ) -> dict[str, Any]:
-    """A run as a deployed server would see it: what was compared, and how it ended."""
+    """Train a run as a deployed server would see it; return what was compared and how it ended."""
     ready = prepare(given, cache)
     engine = Messaging(ready.problem, ready.algorithm, ready.rounds, ready.terms, exchange)
     server = WatchingServer(ready.problem, ready.algorithm, ready.rounds, ready.terms, bounded=True)
@@ -121,7 +121,7 @@ def train(
 
 
 def needed(measured: Measured, floor: float) -> float:
-    """The smallest factor with which an update passes."""
+    """Return the smallest factor with which an update passes."""
     norm, median, first = measured
     if norm <= floor * first and median is not None:
         return 0.0

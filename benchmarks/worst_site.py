@@ -1,13 +1,13 @@
-"""The worst-off group of people, each group a site: Adult by education, COMPAS by race, German credit by age.
+"""Compare methods on the worst-off group, with a site per group: Adult by education, COMPAS by race, German by age.
 
     FEDMM_ADULT=... FEDMM_COMPAS=... FEDMM_GERMAN=... python benchmarks/worst_site.py [--tables adult,compas,german]
 
-Logistic regression on the tables of people.py. A fifth of each group's training rows is set aside to choose by. Every
-method has six settings, of which the one is taken whose worst group has the highest accuracy on the rows set aside
-(mean over seeds 100 to 102); then ten other seeds are tested on the rows to test on, which are the same for all seeds.
-A seed says which rows are set aside, and the batches.
+Logistic regression on the tables of people.py, 200 rounds (400 for DRFA, whose rounds come in pairs). A fifth of each
+group's training rows is set aside. For each method, the best of six settings by the worst group's accuracy on these
+rows (mean over seeds 100 to 102) is trained with ten other seeds and tested on test rows that all seeds share.
+A seed determines which rows are set aside, and the batches.
 
-Written to benchmarks/results/worst_site.json as methods are finished; what is there is kept. `table` prints it.
+Results go to benchmarks/results/worst_site.json after each method; existing ones are kept. `table` prints them.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ METHODS: Mapping[str, tuple[Make, tuple[tuple[float, float], ...], bool]] = {
         False,
     ),
 }  # fmt: skip
-"""How each is made of two numbers, its six pairs of them, and whether clients weigh as their rows."""
+"""How to make each algorithm from two numbers, its six pairs of them, and whether rows weight the clients."""
 
 
 def _by_education(people: People) -> NDArray[np.str_]:
@@ -88,11 +88,11 @@ TABLES: Mapping[str, tuple[Callable[[Path], People], Callable[[People], NDArray[
     "compas": (read_compas, _by_race),
     "german": (read_german, _by_age),
 }
-"""How a table is read, and of which group each row is."""
+"""How to read each table, and the group of each of its rows."""
 
 
 def groups_of(name: str, folder: Path) -> tuple[dict[str, Rows], dict[str, Rows]]:
-    """The rows of each group to train on and to test on, the smallest group first."""
+    """Return each group's training rows and test rows, smallest group first."""
     read, grouped = TABLES[name]
     people = read(folder)
     x, y, group = torch.from_numpy(people.inputs()), torch.from_numpy(people.y), grouped(people)
@@ -108,7 +108,7 @@ def groups_of(name: str, folder: Path) -> tuple[dict[str, Rows], dict[str, Rows]
 def train(
     train_rows: Mapping[str, Rows], algorithm: Algorithm, seed: int, *, by_rows: bool, tested: Mapping[str, Rows]
 ) -> dict[str, float]:
-    """The accuracy of each group on the rows set aside, and on those tested."""
+    """Train a model; return each group's accuracy on the rows set aside and on the test rows."""
     kept, clients = {}, []
     for name, (x, y) in train_rows.items():
         order = torch.randperm(len(y), generator=torch.Generator().manual_seed(seed))
@@ -133,7 +133,7 @@ def train(
 
 
 def measure(rows: Mapping[str, Rows], tested: Mapping[str, Rows], method: str) -> dict[str, Any]:
-    """The setting that was chosen, and the accuracies of each group on test rows by seed."""
+    """Choose the setting; return it and each group's accuracies on test rows by seed."""
     make, settings, by_rows = METHODS[method]
     worst = {}
     for setting in settings:
@@ -152,7 +152,7 @@ def measure(rows: Mapping[str, Rows], tested: Mapping[str, Rows], method: str) -
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """Accuracy on test rows by group: mean and deviation over seeds; Wilson's interval of the smallest group's mean."""
+    """Return a Markdown table of test accuracies: mean and deviation by group, Wilson's interval for the smallest."""
     names = list(next(iter(results.values()))["test_rows"])
     lines = [
         f"| method | {names[0]} | 95 % of its rows | {' | '.join(names[1:])} | all | setting |",

@@ -1,16 +1,16 @@
-"""The worst-adapted of three target sites: digits turned by unequal angles, weighed by the server or not.
+"""Compare weighted and unweighted targets on the worst of three target sites, with digits rotated by unequal angles.
 
     python benchmarks/worst_target.py
     python benchmarks/worst_target.py table
 
-One site holds 500 labelled digits as they are; three hold 250 unlabelled ones each, turned by 10, 30 and 60 degrees.
-All sites have digits of their own, and each target 180 more that are tested. The network, DANN's trade-off and all
-rates are the same for all methods; the weights have three settings, all of which are shown, since nothing was chosen
-among them. One pilot came first, whose accuracies were seen: seed 100, 300 rounds, source only, DANN and gamma 0.1
-(worst target 13.9 %, 31.1 % and 33.9 %). Then rounds were cut to 200 to save time, and s, planned as 0.1, set to 0.3,
-because weights had gone to the border. A seed says which digits a site has, the first weights and the batches.
+One site holds 500 labelled digits as they are; three hold 250 unlabelled ones each, rotated by 10, 30 and 60 degrees.
+No two sites share digits, and each target has another 180 test digits. The network, DANN's trade-off and all rates are
+the same for all methods; all three settings of the weights are shown, since none was selected. After a pilot whose
+accuracies were seen (seed 100, 300 rounds, source only, DANN and gamma 0.1; worst target 13.9 %, 31.1 % and 33.9 %),
+rounds were cut to 200 to save time, and s, planned as 0.1, was set to 0.3, because weights had reached the boundary of
+the simplex. A seed determines which digits a site has, the initial weights and the batches.
 
-Written to benchmarks/results/worst_target.json as runs are finished; what is there is kept. `table` prints it.
+Results go to benchmarks/results/worst_target.json after each run; existing ones are kept. `table` prints them.
 """
 
 from __future__ import annotations
@@ -55,11 +55,11 @@ METHODS: Mapping[str, tuple[Objective, Algorithm]] = {
     "DANN, weighed, gamma 0.1": (fedmm.DANN(), _weighed(0.1, 0.0)),
     "DANN, weighed, gamma 0.1, s 0.3": (fedmm.DANN(), _weighed(0.1, 0.3)),
 }
-"""What each minimises, and how. gamma: lr_weights; s: regulariser_weight, of the chi-square form."""
+"""Each method's objective and algorithm. gamma: lr_weights; s: regulariser_weight, of the chi-square form."""
 
 
 def sites(seed: int) -> tuple[list[fedmm.Client], dict[str, tuple[Any, Any]]]:
-    """The clients, and the rows on which each target is tested: x float32 ``[rows, 1, 8, 8]`` and labels."""
+    """Return the clients, and each target's test rows: x float32 ``[rows, 1, 8, 8]`` and labels."""
     digits = load_digits()
     order = np.random.default_rng(seed).permutation(len(digits.target))
 
@@ -78,13 +78,13 @@ def sites(seed: int) -> tuple[list[fedmm.Client], dict[str, tuple[Any, Any]]]:
 
 
 def network(seed: int) -> fedmm.Network:
-    """A hidden layer of 64, the same first weights for one seed."""
+    """Return a network with a hidden layer of 64; a seed always gives the same initial weights."""
     torch.manual_seed(seed)
     return fedmm.Network(nn.Sequential(nn.Flatten(), nn.Linear(64, 64), nn.ReLU()), classes=10)
 
 
 def measure(method: str, seed: int) -> dict[str, Any]:
-    """Accuracies of the targets after the last round, and the weights that the server had then."""
+    """Train a model; return the targets' accuracies after the last round, and the server's weights then."""
     objective, algorithm = METHODS[method]
     clients, tested = sites(seed)
     adapted = fedmm.adapt(
@@ -99,7 +99,7 @@ def measure(method: str, seed: int) -> dict[str, Any]:
 
 
 def table(results: Mapping[str, Mapping[str, Any]]) -> str:
-    """Accuracy of each target, their worst and their mean over seeds, and the mean last weights of the targets."""
+    """Return a Markdown table of target accuracies, their worst and mean, and the targets' last weights (sum 1)."""
     lines = ["| method | 10° | 30° | 60° | worst | mean | lambda |", "|---|---|---|---|---|---|---|"]
     for method, by_seed in results.items():
         each = [[found["accuracy"][name] for name in ANGLES] for found in by_seed.values()]

@@ -1,4 +1,4 @@
-"""What every test runs under: one thread, reproducible examples, and ``problems`` within reach of an import."""
+"""The setup of every test: one thread, reproducible examples, and helper modules such as ``problems`` importable."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ SLOW = frozenset((Path(__file__).parent / "slow.txt").read_text(encoding="utf-8"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Tests that start real processes or are long have quicker ones beside them, and are left to runs of their own."""
+    """Skip tests that start real processes or are long, unless FEDMM_SLOW=1; quicker tests cover the same code."""
     later = {
         "processes": pytest.mark.skip(reason="starts real processes; FEDMM_SLOW=1 runs it (make test-distributed)"),
         "slow": pytest.mark.skip(reason="is long; FEDMM_SLOW=1 runs it (make test-slow)"),
@@ -42,35 +42,35 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """A test that would begin after FEDMM_DEADLINE, in seconds since 1970, is skipped: CI ends what runs longer."""
+    """Skip tests that would start after FEDMM_DEADLINE (seconds since 1970), because CI kills longer runs."""
     if time.time() > float(os.environ.get("FEDMM_DEADLINE") or "inf"):
         pytest.skip("the time for tests is over (FEDMM_DEADLINE)")
 
 
 @pytest.fixture(autouse=True)
 def _no_worker_processes(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Comparisons and sweeps start processes in those tests alone that are marked for it."""
+    """Let comparisons and sweeps start processes only in tests marked ``processes``."""
     with nullcontext() if request.node.get_closest_marker("processes") else workers_here():
         yield
 
 
 @pytest.fixture(autouse=True)
 def _seeded_weights() -> None:
-    """Layers that a test makes begin with the same weights whatever ran before it."""
+    """Give a test's layers the same initial weights whatever ran before it."""
     torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)
 def _nothing_allowed(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
-    """What one test, or this machine's user, allows to be imported is not allowed in another test."""
-    monkeypatch.setenv("PYTHONSAFEPATH", "")  # which the command line sets
+    """Keep imports allowed by another test or by this machine's user out of the test."""
+    monkeypatch.setenv("PYTHONSAFEPATH", "")  # set by the command line
     monkeypatch.setenv("FEDMM_ALLOW_IMPORT", "")
     monkeypatch.setenv("FEDMM_CONFIG", str(tmp_path_factory.getbasetemp() / "no-configuration"))
 
 
 @pytest.fixture
 def heeding_ctrl_c() -> Iterator[None]:
-    """Processes that a test starts heed Ctrl-C, which shells have those in the background ignore."""
+    """Make processes that a test starts obey Ctrl-C, which background processes of a shell ignore."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)

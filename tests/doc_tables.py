@@ -1,4 +1,4 @@
-"""Tables of Markdown pages, so that tests can hold what pages say to what is so."""
+"""Read tables of Markdown pages, so that tests can check what pages say."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def rows_below(head: str, page: Path) -> list[list[str]]:
-    """The cells of the page's table whose first line is ``head``, without back-ticks."""
+    """Return the cells of the page's table whose header line is ``head``, without backticks."""
     _, found, rest = page.read_text(encoding="utf-8").partition(f"{head}\n")
     assert found, f"{page.name} has no table {head}"
     rows = rest.split("\n\n")[0].splitlines()[1:]

@@ -1,4 +1,4 @@
-"""Small files that look like the real ones, and sources that know their checksums."""
+"""Small files in the formats of the real data sets, and sources with their checksums."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ needs_data = pytest.mark.skipif(
 
 
 def picture(seed: int, width: int = 40, height: int = 30, kind: str = "PNG", mode: str = "RGB") -> bytes:
-    """A picture of coarse noise, different for each seed."""
+    """Return an encoded picture of coarse noise, different for each seed."""
     coarse = np.random.default_rng(seed).integers(0, 256, (height // 4 + 1, width // 4 + 1, 3), np.uint8)
     pixels = coarse.repeat(4, axis=0).repeat(4, axis=1)[:height, :width]
     stream = io.BytesIO()
@@ -38,7 +38,7 @@ def idx(array: NDArray[np.uint8]) -> bytes:
 
 
 def mnist_files(train: int = 5040, test: int = 30) -> dict[str, bytes]:
-    """MNIST's four files with digits of random strokes; each has its number in its first pixels."""
+    """Return MNIST's four files with sparse random pixels as digits, and labels 0 to 9 over and over."""
     random = np.random.default_rng(0)
     files = {}
     for prefix, count in (("train", train), ("t10k", test)):
@@ -50,9 +50,9 @@ def mnist_files(train: int = 5040, test: int = 30) -> dict[str, bytes]:
 
 
 def hdf5(groups: Mapping[str, Mapping[str, NDArray[np.generic]]], *, chunk: int = 100, packed: bool = True) -> bytes:
-    """An HDF5 file of superblock 0, with arrays in groups.
+    """Return an HDF5 file of superblock version 0, with arrays in groups.
 
-    chunk: sizes of a chunk, the same along each axis; 0 leaves arrays contiguous. packed: by deflate.
+    chunk: a chunk's size along every axis; 0 leaves arrays contiguous. packed: compress chunks with deflate.
     """
     none, content = (1 << 64) - 1, bytearray(96)
 
@@ -106,7 +106,7 @@ def hdf5(groups: Mapping[str, Mapping[str, NDArray[np.generic]]], *, chunk: int 
 
 
 def usps_file(train: int = 769, test: int = 20) -> bytes:
-    """USPS's file with digits of random strokes, and labels 9 to 0 over and over."""
+    """Return USPS's file with sparse random pixels as digits, and labels 9 to 0 over and over."""
     random = np.random.default_rng(1)
     return hdf5(
         {
@@ -120,7 +120,7 @@ def usps_file(train: int = 769, test: int = 20) -> bytes:
 
 
 def office_files(domains: Iterable[str] = ("amazon", "dslr", "webcam"), side: int = 24) -> dict[str, bytes]:
-    """Three classes in each domain, with 10, 5 and 2 pictures."""
+    """Return three classes in each domain, with 10, 5 and 2 pictures."""
     return {
         f"{domain}/{name}/frame_{number:04d}.jpg": picture(100 * place + 10 * size + number, side + 8, side, "JPEG")
         for place, domain in enumerate(domains)
@@ -130,7 +130,7 @@ def office_files(domains: Iterable[str] = ("amazon", "dslr", "webcam"), side: in
 
 
 def stored(files: Mapping[str, bytes], address: str = "") -> tuple[StoredFile, ...]:
-    """Files with their real checksums, to be had below an address."""
+    """Return files with their real checksums, to be downloaded below an address."""
     return tuple(
         StoredFile(path, len(content), hashlib.sha256(content).hexdigest(), (f"{address}/{path}",) if address else ())
         for path, content in files.items()
@@ -138,7 +138,7 @@ def stored(files: Mapping[str, bytes], address: str = "") -> tuple[StoredFile, .
 
 
 def source(name: str, files: Mapping[str, bytes], address: str = "", more: tuple[Edition, ...] = ()) -> Source:
-    """A source of one edition, ``main``, and more."""
+    """Return a source with the edition ``main``, and ``more``."""
     folders = {path.split("/")[0] for path in files if "/" in path} if more else set()
     return Source(
         name,
@@ -151,7 +151,7 @@ def source(name: str, files: Mapping[str, bytes], address: str = "", more: tuple
 
 
 def originals(files: Mapping[str, bytes], address: str) -> Edition:
-    """The edition of the same names without checksums, in an archive for each folder."""
+    """Return an edition with the same file names but no checksums, in an archive for each folder."""
     folders = sorted({path.split("/")[0] for path in files})
     archives = tuple(Archive(folder, (f"{address}/{folder}.tgz",)) for folder in folders)
     return Edition("originals", tuple(StoredFile(path) for path in files), archives, "names alone")
@@ -164,18 +164,18 @@ def write(folder: Path, files: Mapping[str, bytes]) -> None:
 
 
 def read(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder, hidden ones too."""
+    """Return every file below a folder, including hidden ones."""
     return {
         path.relative_to(folder).as_posix(): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()
     }
 
 
 HOSPITALS = {"cleveland": 60, "hungarian": 50, "switzerland": 40, "va": 45}
-"""Rows of each."""
+"""The number of rows of each."""
 
 
 def like_the_hospitals(folder: Path) -> None:
-    """Files like those of UCI: ``?`` for missing, cholesterol of 0 at one site, a column that one never filled."""
+    """Write files like UCI's: ``?`` for missing values, cholesterol 0 at one site, a column that one never filled."""
     random = np.random.default_rng(0)
     for site, rows in HOSPITALS.items():
         lines = []

@@ -1,4 +1,4 @@
-"""The part of Ray that its engine uses, in one process: actors that die lose all they had, and begin again."""
+"""The part of Ray that its engine uses, in one process: actors that die lose their state and are recreated."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from fedmm.remote.ray import Cluster
 
 
 class Killed(BaseException):
-    """An actor's process, at whatever it was doing."""
+    """Raised to kill an actor's process at any point."""
 
 
 class Reference:
-    """What came of a call, as bytes, or why nothing did."""
+    """The result of a call, as bytes, or the exception that it raised."""
 
     def __init__(self, value: Any = None, problem: Exception | None = None) -> None:
         self._bytes, self._problem = pickle.dumps(value), problem
@@ -31,7 +31,7 @@ class Reference:
 
 
 class Handle:
-    """Of an actor, which is made from these arguments as often as it has to begin."""
+    """A handle of an actor, which is created from these arguments whenever it has to start."""
 
     def __init__(self, kind: type[Any], *given: Any) -> None:
         self._kind, self._given = kind, pickle.dumps(given)
@@ -58,7 +58,7 @@ class Handle:
 
 
 class LocalRay:
-    """In place of the module."""
+    """A substitute for the module ``ray``."""
 
     exceptions = ray.exceptions
 
@@ -78,7 +78,7 @@ class LocalRay:
 
 @contextmanager
 def local_cluster(*_: Any, **__: Any) -> Iterator[Cluster]:
-    """In place of ``ray_cluster``; clients that kill their process kill their actor."""
+    """Replace ``ray_cluster``; clients that kill their process kill their actor instead."""
 
     def die() -> None:
         raise Killed

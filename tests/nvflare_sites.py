@@ -1,4 +1,4 @@
-"""Sites that NVFlare's processes can import: several algorithms on one small federation, each with its own states."""
+"""Sites that NVFlare's processes can import: several algorithms on one small federation, each with separate states."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROUNDS = 5
 
 
 def site(name: str, states: str) -> Callable[[str, Packed], Packed]:
-    """A client; the kind of a question names the algorithm that it is to work by, or what is to go wrong."""
+    """Return a client's handler; the kind of a question names the algorithm to use, or the error to raise."""
     problem = FEDERATION.problem()
 
     @cache

@@ -1,4 +1,4 @@
-"""Problems with known answers, and short ways to run them, shared by all tests."""
+"""Problems with known solutions, and shortcuts to run them, shared by all tests."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ FLOAT64 = torch.float64
 
 
 def known_bug(what: str, raises: type[BaseException] | tuple[type[BaseException], ...]) -> pytest.MarkDecorator:
-    """A test that shows a bug in src; strict, so that the mark has to go when the bug goes."""
+    """Mark a test that shows a bug in src; strict, so that the mark must be removed once the bug is fixed."""
     return pytest.mark.xfail(reason=f"bug in src: {what}", raises=raises, strict=True)
 
 
 NOTHING_RAISED = pytest.fail.Exception
-"""What ``pytest.raises`` ends in when nothing is raised."""
+"""What ``pytest.raises`` raises if nothing is raised inside it."""
 
 
 def golden(name: str) -> dict[str, Any]:
-    """A file of recorded values; its ``about`` says how they came to be."""
+    """Read a file of recorded values; its ``about`` says how they were computed."""
     return json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text())
 
 
@@ -80,7 +80,7 @@ class Quadratic:
 
 @dataclass(frozen=True)
 class FieldClient:
-    """A client that knows its signed field in closed form, as an engine sees it."""
+    """A client for an engine, with its signed field in closed form."""
 
     name: str
     signed_field: Callable[[Tensor], Tensor]
@@ -98,7 +98,7 @@ class FieldClient:
 
 @dataclass(frozen=True)
 class ValuedField(FieldClient):
-    """A round of a client that also knows the value of its function."""
+    """A round of a client that also reports the value of its function."""
 
     first: list[Tensor] = field(default_factory=list)
 
@@ -136,7 +136,7 @@ class Game:
 
     @cached_property
     def saddle(self) -> Tensor:
-        """Where the mean of the signed fields vanishes."""
+        """The point at which the mean of the signed fields vanishes."""
         matrix = torch.stack([client.matrix for client in self.clients]).mean(0)
         offset = torch.stack([client.offset for client in self.clients]).mean(0)
         return torch.linalg.solve(matrix, -offset)
@@ -146,17 +146,17 @@ class Game:
         return FederatedProblem(self.layout, torch.cat(self.start), clients)
 
     def play(self, algorithm: Algorithm, rounds: int) -> FederatedState:
-        """The federation after so many rounds."""
+        """Return the federation's state after ``rounds`` rounds."""
         *_, (state, _) = played(InProcess(self.problem(), algorithm, rounds), rounds)
         return state
 
     def error(self, state: FederatedState) -> float:
-        """How far the server is from the saddle, relative to the saddle."""
+        """Return the server's distance from the saddle, relative to the saddle's norm."""
         return float((state.z - self.saddle).norm() / self.saddle.norm())
 
 
 def all_counted(algorithm: Algorithm, uploads: State, sent: State, scalars: State | None = None) -> Aggregated:
-    """What the server has of the uploads ``[..., clients, size]`` of all clients, and of what they report."""
+    """Aggregate the uploads ``[..., clients, size]`` and the reported scalars of all clients."""
     groups = groups_of([""] * uploads["z"].shape[-2], {}, uploads["z"].device)
     weights = algorithm.scalar_weights(scalars) if scalars else None
     came = aggregate(Mean(), uploads, sent, groups, 1.0, algorithm.accumulates, weights=weights)
@@ -167,7 +167,7 @@ def all_counted(algorithm: Algorithm, uploads: State, sent: State, scalars: Stat
 
 
 def played(engine: Any, rounds: int) -> Iterator[tuple[FederatedState, RoundRecord]]:
-    """State and record of each round."""
+    """Yield each round's state and record."""
     state = engine.start()
     for _ in range(rounds):
         state, record = engine.run_round(state)
@@ -180,8 +180,8 @@ def golden_game() -> Game:
 
 
 def random_game(seed: int, clients: int = 3, sizes: tuple[int, int] = (3, 2), shared_saddle: bool = False) -> Game:
-    """Strongly convex in x, strongly concave in y: the eigenvalues of A and C lie in [1, 3], those of F's Jacobian in
-    the half plane to the right of 1. shared_saddle: every client's field is exactly 0 at the same point.
+    """Return a strongly-convex-strongly-concave game: the eigenvalues of A and C lie in [1, 3], those of F's Jacobian
+    have real parts of at least 1. shared_saddle: every client's field is exactly 0 at the same point.
     """
     random = generator(seed)
 
@@ -200,14 +200,14 @@ def random_game(seed: int, clients: int = 3, sizes: tuple[int, int] = (3, 2), sh
 
     game = Game([quadratic() for _ in range(clients)])
     if shared_saddle:
-        point = (256.0 * normal(sum(sizes))).round() / 256.0  # so that sums of a few are exact
+        point = (256.0 * normal(sum(sizes))).round() / 256.0  # so that sums of a few points are exact
         return Game([_centred(client, point) for client in game.clients])
     return game
 
 
 @dataclass(frozen=True, eq=False)
 class CentredQuadratic(Quadratic):
-    """A quadratic written about its saddle, where its field is 0 to the bit."""
+    """A quadratic centred at its saddle, where its field is exactly 0."""
 
     saddle: Tensor
 
@@ -251,11 +251,11 @@ OPTIONS = {
     "regulariser": "chi_square",
     "regulariser_weight": 0.3,
 }
-"""An unlike value for every option of any algorithm, so that nothing hides behind a default."""
+"""A non-default value for every option of any algorithm, so that no option goes untested."""
 
 
 def takes_noise(kind: type[Algorithm]) -> bool:
-    """Whether updates may carry noise: not where clients send anything beside z."""
+    """Return whether updates may carry noise: not with reports, nor if a method that is not plain sends more than z."""
     algorithm, layout = kind(), Layout({"omega": (1,)}, {"psi": (1,)})
     if algorithm.reports:
         return False
@@ -263,7 +263,7 @@ def takes_noise(kind: type[Algorithm]) -> bool:
 
 
 def with_options(kind: type[Algorithm], **changes: Any) -> Algorithm:
-    """An algorithm with unlike values for the options it has; changes to options it lacks are left out."""
+    """Return an algorithm with OPTIONS and ``changes`` for the options that it has; others are ignored."""
     names = {option.name for option in fields(kind)}
     return kind(**{name: value for name, value in (OPTIONS | changes).items() if name in names})
 
@@ -295,7 +295,7 @@ def mixed_client(name: str | None = "mixed", seed: int = 3, **options: Any) -> f
 
 
 def features(*layers: nn.Module) -> nn.Module:
-    """The given layers, by default one hidden layer with fixed weights."""
+    """Return the given layers, by default one hidden layer with fixed weights."""
     if layers:
         return nn.Sequential(*layers)
     with torch.random.fork_rng(devices=[]):
@@ -310,7 +310,7 @@ def network(*layers: nn.Module, **options: Any) -> fedmm.Network:
 def _fitting(
     objective: Objective, clients: Sequence[fedmm.Client] | None, model: fedmm.Network | None
 ) -> tuple[Sequence[fedmm.Client], fedmm.Network]:
-    """Clients and network, by default something small; of as many classes as the objective is for."""
+    """Return clients and network, by default small ones, with the number of classes that the objective requires."""
     clients = [source_client(), target_client()] if clients is None else clients
     model = network() if model is None else model
     if not isinstance(objective, Objective) or objective.class_count is None:
@@ -330,7 +330,7 @@ def adapt(
     rounds: int = 2,
     **options: Any,
 ) -> fedmm.Adapted:
-    """``fedmm.adapt`` on something small unless told otherwise."""
+    """Call ``fedmm.adapt``, by default on a small problem."""
     objective = fedmm.DANN() if objective is None else objective
     return fedmm.adapt(
         *_fitting(objective, clients, model),
@@ -342,7 +342,7 @@ def adapt(
 
 
 def train_options(dtype: torch.dtype = torch.float32, **options: Any) -> fedmm.TrainOptions:
-    """Options of a training, the dtype as torch has it."""
+    """Return training options for a torch dtype."""
     return fedmm.TrainOptions(dtype=str(dtype).removeprefix("torch."), **options)  # type: ignore[arg-type]
 
 
@@ -352,7 +352,7 @@ def untrained(
     objective: Objective | None = None,
     **options: Any,
 ) -> fedmm.Predictor:
-    """The model that :func:`adapt` of the same begins with."""
+    """Return the model that :func:`adapt` with the same arguments starts from."""
     objective = objective or fedmm.DANN()
     return Adaptation(
         *_fitting(objective, clients, model),
@@ -363,7 +363,7 @@ def untrained(
 
 
 class InOrder(AdaptationClient):
-    """A client that takes its rows as they lie, running on across rounds, ``skip`` rows left out at the start."""
+    """A client that takes its rows in stored order, continuing across rounds, after the first ``skip`` rows."""
 
     skip = 0
 
@@ -375,7 +375,7 @@ class InOrder(AdaptationClient):
 def random_outputs(
     objective: Objective, count: int, *, lead: tuple[int, ...] = (), dtype: torch.dtype = FLOAT64, seed: int = 0
 ) -> Outputs:
-    """What some network might compute for ``count`` rows, as leaves of a graph."""
+    """Return random network outputs for ``count`` rows, as leaf tensors that require gradients."""
     random = generator(seed)
     shape = objective.adversary_shape(WIDTH, CLASSES) or AdversaryShape(WIDTH, CLASSES)
 
@@ -393,4 +393,4 @@ WORST_AUC: dict[str, Any] = {
     "algorithm": {"name": "fedmm_agnostic", "lr_min": 0.05, "lr_max": 0.05, "local_steps": 2, "lr_weights": 0.1},
     "run": {"rounds": 3, "batch_size": 8, "threads": 1, "evaluate_every": 3, "dtype": "float64"},
 }
-"""An experiment without a target: AUROC, for the worst mixture of two sites that hold few rows of a class or none."""
+"""An experiment without a target: AUROC for the worst mixture of two sites, each with few or no rows of some class."""

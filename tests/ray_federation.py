@@ -1,4 +1,4 @@
-"""A small federation that Ray's processes can import: its clients may die, or refuse to work, in given rounds."""
+"""A small federation that Ray's processes can import; its clients may die or refuse to work in given rounds."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ SIZES = (5, 3)
 
 
 def die() -> None:
-    """This process ends here and now."""
+    """Kill this process."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
 @dataclass(frozen=True)
 class Spring:
-    """A client with the field ``stiffness * (z - rest)``, whose statistics follow the rounds it worked in.
+    """A client with the field ``stiffness * (z - rest)``, whose statistics depend on the rounds it worked in.
 
-    deaths: rounds in which its process is killed at the second local step, each once, as files in ``marks`` remember;
-    or, without ``marks``, whenever they are tried. refusals: rounds in which it refuses to work.
+    deaths: rounds in which its process is killed at the second local step: once each, recorded by files in ``marks``,
+    or at every attempt if there is no ``marks``. refusals: rounds in which it refuses to work.
     """
 
     name: str
@@ -76,7 +76,7 @@ class SpringRound:
 
 @dataclass(frozen=True)
 class Federation:
-    """Builds the clients, here and in actors. deaths, refusals: rounds by client name."""
+    """Build the clients, here and in actors. deaths, refusals: rounds by client name."""
 
     clients: int = 4
     deaths: Mapping[str, tuple[int, ...]] = field(default_factory=dict)

@@ -1,4 +1,4 @@
-"""Sums in another order, as another processor's libraries take them."""
+"""Sums in a different order, as another processor's libraries may compute them."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from torch.nn import functional
 
 @contextmanager
 def summing_backwards() -> Iterator[None]:
-    """Linear layers add up their products from the last to the first."""
+    """Make linear layers sum their products from last to first."""
     linear = functional.linear
 
     def backwards(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -25,7 +25,7 @@ def summing_backwards() -> Iterator[None]:
 
 
 def largest_difference(dtype: torch.dtype) -> float:
-    """Of a linear layer like those of the tests, between the two orders."""
+    """Return how far the two orders differ for a linear layer like those of the tests."""
     draw = torch.Generator().manual_seed(0)
     layer = torch.nn.Linear(64, 12).to(dtype)
     x = torch.randn(300, 64, generator=draw, dtype=torch.float64).to(dtype)

@@ -1,4 +1,4 @@
-"""A web site on loopback with faults: what a download has to live with."""
+"""A web server on loopback with the faults that a download must survive."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from urllib.parse import unquote, urlsplit
 
 @dataclass(frozen=True)
 class Fault:
-    """What goes wrong with one answer.
+    """What goes wrong with one response.
 
-    status: answered in place of the file. cut: bytes after which the connection dies. flip: the place of a byte that is
-    wrong. ranges: whether a range that is asked for is honoured. length: whether the size is said. endless: after the
-    file more bytes come for as long as anyone reads, in ``chunks`` or as they are (``plain``).
+    status: sent instead of the file unless 200. cut: bytes after which the connection drops. flip: index of a byte
+    with a flipped bit. ranges: whether range requests are honoured. length: whether Content-Length is sent. endless:
+    repeat the file for as long as anyone reads, in ``chunks`` or ``plain``.
     """
 
     status: int = 200
@@ -30,7 +30,7 @@ class Fault:
 
 @dataclass
 class Site:
-    """files: by path. faults: by path, for one request after the other; the last one stays if ``lasting``."""
+    """A web site. files: by path. faults: by path, for successive requests; ``lasting`` repeats the last one."""
 
     address: str
     files: dict[str, bytes] = field(default_factory=dict)
@@ -79,17 +79,17 @@ class _Answers(BaseHTTPRequestHandler):
         self.send_response(200)
         self.send_header("Transfer-Encoding", "chunked") if chunked else self.send_header("Connection", "close")
         self.end_headers()
-        with suppress(OSError):  # whoever read it has gone
+        with suppress(OSError):  # the reader has gone
             while True:
                 self.wfile.write(b"%x\r\n%b\r\n" % (len(content), content) if chunked else content)
 
     def log_message(self, format: str, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
 
 @contextmanager
 def serving() -> Iterator[Site]:
-    """A site that answers until the end of the block."""
+    """Serve a site until the end of the block."""
     answers = type("Answers", (_Answers,), {})
     with ThreadingHTTPServer(("127.0.0.1", 0), answers) as server:
         answers.site = site = Site(f"http://127.0.0.1:{server.server_port}")  # type: ignore[attr-defined]

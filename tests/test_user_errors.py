@@ -185,7 +185,7 @@ ROWS = {
     "y: too few names": (source(X, ["a", "b"] * 12), r"labels have 2 classes \(a, b\), but the network has 3"),
     "y: words at one client": (
         lambda: adapt([source_client("a"), Client(source=(X, ["b"] * 24), name="b"), target_client()]),
-        "client 'b': source has words as labels, client 'a': source has not; give all clients' labels alike",
+        "client 'b': source has words as labels, but client 'a': source does not; use one kind of labels",
     ),
     "frame: at one client": (source(FRAME), "source is a DataFrame, client 'target': target is not; give all clients"),
     "frame: a column less": (
@@ -289,7 +289,7 @@ ESTIMATOR = {
         fitted(algorithm="fedavg_gda", penalty=1.0),
         "penalty is not an option of algorithm 'fedavg_gda'",
     ),
-    "an option too many": (fitted(objective=DANN(), nu=0.5), "nu cannot be given beside an instance as objective"),
+    "an option too many": (fitted(objective=DANN(), nu=0.5), "nu cannot be combined with an instance as objective"),
     "rounds": (fitted(rounds=0), "rounds must be at least 1, not 0"),
     "rounds: float": (fitted(rounds=1.5), "rounds must be a whole number, not 1.5"),
     "hidden": (fitted(hidden=(0,)), "hidden must be"),

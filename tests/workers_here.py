@@ -1,4 +1,4 @@
-"""Runs that would be side by side in processes, one after the other in a thread of this one."""
+"""Replace parallel worker processes by a thread of this process, which executes runs one after the other."""
 
 from __future__ import annotations
 

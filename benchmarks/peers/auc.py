@@ -1,12 +1,12 @@
-"""AUC maximisation on label-sorted MNIST clients as a federated problem, for any engine and for many runs at once.
+"""AUC maximisation on label-sorted MNIST clients as a federated problem, for any engine and for stacks of runs.
 
-The digit 0 is positive, p = 1/10 its share. With the score s of a row, omega = (network, a, b) and psi = alpha:
+The digit 0 is the positive class, with share p = 1/10. With a row's score s, omega = (network, a, b) and psi = alpha:
 
     f = (1 - p) E[(s - a)^2; positive] + p E[(s - b)^2; negative]
         + 2 (1 + alpha) (p E[s; negative] - (1 - p) E[s; positive]) - p (1 - p) alpha^2
 
-E[.; positive] is the mean over all rows of a batch, in which the others count as 0 (Ying, Wen and Lyu, 2016). It is
-fedmm's objective ``auc`` in its square form, on a network that fedmm does not have.
+E[.; positive] is the mean over all rows of a batch, where negative rows count as 0 (Ying, Wen and Lyu, 2016). This is
+the square form of fedmm's objective ``auc``, on a network that is not part of fedmm.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ class BinaryRows:
 
 
 def load_mnist(folder: Path, part: str, *, by_label: bool = False) -> BinaryRows:
-    """part: ``train`` or ``t10k``. by_label: sorted by digit, those of one digit in the order of the file."""
+    """Load MNIST. part: ``train`` or ``t10k``. by_label: sort by digit, keeping the file's order within a digit."""
     images, labels = (
         torch.from_numpy(read_idx((folder / name).read_bytes(), dimensions, name).copy())
         for name, dimensions in ((f"{part}-images-idx3-ubyte.gz", 3), (f"{part}-labels-idx1-ubyte.gz", 1))
@@ -54,7 +54,7 @@ def load_mnist(folder: Path, part: str, *, by_label: bool = False) -> BinaryRows
 
 
 def lenet_start(seed: int = 1234) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """omega and psi: LeNet with torch's own first weights, a = b = alpha = 0."""
+    """Return omega and psi: LeNet with torch's default initialisation, and a = b = alpha = 0."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         layers: dict[str, nn.Module] = {
@@ -70,7 +70,7 @@ def lenet_start(seed: int = 1234) -> tuple[dict[str, Tensor], dict[str, Tensor]]
 
 @dataclass(frozen=True)
 class LenetStack:
-    """The networks of a stack of runs, as the batched engine asks for them: two classes, then alpha, a and b."""
+    """The networks of a stack of runs, for the batched engine. Outputs: two classes, and alpha, a and b."""
 
     layout: Layout
     has_dropout: bool = False
@@ -93,7 +93,7 @@ class LenetStack:
 
 
 class AucProblem:
-    """``clients`` clients with equally many consecutive rows each, and batches of ``batch`` of them, where they lie."""
+    """``clients`` clients with equally many consecutive rows and batches of ``batch`` rows, on the rows' device."""
 
     def __init__(self, train: BinaryRows, clients: int, batch: int, seed: int) -> None:
         omega, psi = lenet_start()
@@ -114,7 +114,7 @@ class AucProblem:
 
     @torch.no_grad()
     def objective(self, z: Tensor, rows_of: BinaryRows) -> Tensor:
-        """What candidates are judged by: min over a, b and max over alpha of f, at each of z ``[runs, size]``."""
+        """Return min over a, b and max over alpha of f at each of z ``[runs, size]``; candidates are judged by it."""
         p, s = POSITIVE_SHARE, self.scores(z, rows_of.x)
         share = rows_of.y.float().mean()
         positive, negative = s[:, rows_of.y == 1], s[:, rows_of.y == 0]
@@ -124,13 +124,13 @@ class AucProblem:
         return near + 2 * gap + gap.square() / (p * (1 - p))
 
     def auc(self, z: Tensor, rows_of: BinaryRows) -> list[float]:
-        """The area under the ROC curve at each of z ``[runs, size]``; a half where scores are no numbers."""
+        """Return the area under the ROC curve at each of z ``[runs, size]``; 0.5 if all scores are NaN."""
         found = self.scores(z, rows_of.x).nan_to_num()
         return [area(each, rows_of.y == 1) for each in found]
 
     @torch.no_grad()
     def scores(self, z: Tensor, x: Tensor) -> Tensor:
-        """``[runs, rows]``."""
+        """Return the scores ``[runs, rows]``."""
         tensors = {block.name: tensor for block, tensor in self.layout.tensors(z)}
         parts = [part.expand(len(z), *part.shape).contiguous() for part in torch.split(x, 1000)]
         return torch.cat([scores(tensors, part) for part in parts], dim=1)
@@ -138,7 +138,7 @@ class AucProblem:
 
 @dataclass(frozen=True)
 class AucClient:
-    """One client, as every engine takes it."""
+    """A client, in the form that every engine accepts."""
 
     name: str
     problem: AucProblem
@@ -164,7 +164,7 @@ class AucClient:
 
 @dataclass(frozen=True)
 class AucRound:
-    """A client's round, whose steps take the rows ``chosen`` ``[steps, batch]``."""
+    """A client's round. chosen: int64 ``[steps, batch]``, the rows of each step."""
 
     client: AucClient
     chosen: Tensor

@@ -1,7 +1,7 @@
-"""The public program federated-minimax (github.com/xjiajiahao/federated-minimax), run as its own script runs it.
+"""Run the public program federated-minimax (github.com/xjiajiahao/federated-minimax) as its own script does.
 
-It is from 2022. What today's numpy and torch no longer have is put back by a ``sitecustomize`` on the path of its
-processes; its files are neither changed nor copied. Without a checkout of it nothing here can be used.
+The program dates from 2022. A ``sitecustomize`` on its processes' path restores what numpy and torch have removed
+since; its files are neither changed nor copied. This module needs a checkout of it.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 ROUNDS, CLIENTS, BATCH, SEED = 400, 500, 10, 1234
-"""Of its ``test_scripts/test_auc_mnist_n_500_best.sh``."""
+"""The setting of its ``test_scripts/test_auc_mnist_n_500_best.sh``."""
 
 MODEL_SIZE = 44_429
-"""The numbers that a client sends at once: LeNet's parameters, a, b and alpha."""
+"""The length of a vector that a client sends: LeNet's parameters, a, b and alpha."""
 
 SHIMS = """\
 import sys, types
@@ -43,7 +43,7 @@ _BaseDataLoaderIter.next = lambda self: self.__next__()  # torch 1.13 removed it
 
 @dataclass(frozen=True)
 class Method:
-    """How the script runs a method. nodes: S, the most clients of a round. vectors: that each of them sends."""
+    """How the script runs a method. nodes: S, the most clients per round. vectors: how many each client sends."""
 
     name: str
     nodes: int
@@ -59,7 +59,7 @@ class Method:
 
     @property
     def mean_clients(self) -> float:
-        """Of the S clients, floor(S u / 2) stay away, u uniform in [0, 1): S/2 + 1 to S are equally likely."""
+        """The mean over rounds: floor(S u / 2) of S stay away, u uniform in [0, 1); S/2 + 1 to S are equally likely."""
         return self.nodes - (self.nodes / 2 - 1) / 2
 
 
@@ -101,7 +101,7 @@ METHODS = (
 
 
 def prepare(folder: Path, checkout: Path, mnist: Path, methods: Iterable[str]) -> None:
-    """MNIST as the program looks for it, for these of its methods, and what its processes import first."""
+    """Write MNIST in the form that these methods of the program read, and the shims that its processes import."""
     raw = folder / "data" / "FastMNIST" / "raw"
     if not raw.exists():
         raw.mkdir(parents=True)
@@ -110,7 +110,7 @@ def prepare(folder: Path, checkout: Path, mnist: Path, methods: Iterable[str]) -
                 shutil.copyfileobj(source, target)
     (folder / "shims").mkdir(exist_ok=True)
     (folder / "shims" / "sitecustomize.py").write_text(SHIMS)
-    if "CODASCA" in methods:  # the one that reads the clients' rows from files of their own
+    if "CODASCA" in methods:  # the only method that reads each client's rows from a separate file
         build = (
             "from dataloader import BuildFedMNISTDataset as build\n"
             f"build({CLIENTS}, {str(folder / 'data')!r}, sort_by='label', similarity=0.0)"
@@ -119,7 +119,7 @@ def prepare(folder: Path, checkout: Path, mnist: Path, methods: Iterable[str]) -
 
 
 def environment(folder: Path) -> dict[str, str]:
-    """That of its processes, which work on the processor, as its script has it."""
+    """Return the environment of its processes, which run on the CPU as in its script."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "OMP_"))}
     shims = {"PYTHONPATH": str(folder / "shims"), "PYTHONOPTIMIZE": "1", "PYTHONDONTWRITEBYTECODE": "1"}
     return {**kept, **shims, "GLOO_SOCKET_IFNAME": "lo", "CUDA_VISIBLE_DEVICES": ""}
@@ -135,9 +135,9 @@ def run(
     evaluate_every: int = 10,
     limit: float | None = None,
 ) -> dict[str, Any]:
-    """One of its runs: what it logged, by its own clock, which stands still while it evaluates.
+    """Run the program once; return what it logged, with times by its own clock, which stops during evaluation.
 
-    It gives up where the AUC is below 0.6 after 50 rounds or more, and is ended after ``limit`` seconds.
+    It gives up if the AUC is below 0.6 after 50 rounds or more. limit: seconds after which it is terminated.
     """
     out = folder / "out" / f"{method.name}-{method.local_steps}-{rounds}-{seed}"
     shutil.rmtree(out, ignore_errors=True)
@@ -174,7 +174,7 @@ def run(
             process.wait(limit)
             ended = False
         except subprocess.TimeoutExpired:
-            process.terminate()  # the launcher then ends the processes that it started
+            process.terminate()  # the launcher then ends its child processes
             process.wait()
             ended = True
         log.seek(0)
@@ -194,7 +194,7 @@ def run(
 
 
 def read_log(path: Path) -> list[dict[str, float]]:
-    """Its log: rounds, seconds, floats, AUC. It adds up the floats of the rounds that it prints alone."""
+    """Read its log: rounds, seconds, floats, AUC. Its floats are summed over the printed rounds only."""
     with path.open() as file:
         rows = list(csv.reader(file))[1:]
     return [dict(zip(("round", "seconds", "floats", "auc"), map(float, row), strict=True)) for row in rows]

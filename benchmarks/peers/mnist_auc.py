@@ -1,4 +1,4 @@
-"""The MNIST AUC setting of the public program federated-minimax: its methods and fedmm's side by side.
+"""Compare methods of the public program federated-minimax and of fedmm in the program's MNIST AUC setting.
 
     python benchmarks/peers/mnist_auc.py --checkout PATH        its methods, fedmm's, and seconds a round of both
     python benchmarks/peers/mnist_auc.py --part ours --device cuda
@@ -6,13 +6,13 @@
 
 500 clients with 120 rows of label-sorted MNIST each, 0 against the other digits, LeNet, 12 local steps with batches of
 10, AUC of the server's model on the test set every 10 rounds. The program draws how many clients take part in a round:
-5 to 8 (6.5 in the mean) or 9 to 16 (12.5). With fedmm 6 do, in every round; for seconds a round, as many as in the
-program, rounded down. Both run 400 rounds, the program with the step sizes of its script, fedmm with those of twelve
-candidates whose training objective is lowest over the last quarter of whole runs, with seeds of their own: the test
-set has no part in it.
+5 to 8 (6.5 on average) or 9 to 16 (12.5). With fedmm, 6 take part in every round; when seconds per round are measured,
+as many as in the program on average, rounded down. Both run 400 rounds. The program uses the step sizes of its script;
+fedmm uses the one of twelve candidates with the lowest training objective over the last quarter of full-length runs,
+which have other seeds. The test set plays no part in this choice.
 
-What the file of results has is not run again; remove it there to do so. ``--clients`` and ``--rounds`` are for trying
-the script out.
+Entries in the results file are not run again; delete an entry to rerun it. ``--clients`` and ``--rounds`` are for
+trying out the script.
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ PAIRS = {
     "CODA_Plus": "coda_plus",
     "CODASCA": "codasca",
 }
-"""The methods that both have, for seconds a round."""
+"""The methods that both have, whose seconds per round are compared."""
 
 
 class Results:
-    """The file of results, written after every part."""
+    """The results file, written after every entry."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -86,7 +86,7 @@ def measure_theirs(results: Results, folder: Path, args: argparse.Namespace) -> 
 
 
 def measure_ours(results: Results, setting: Setting, labels: list[str], minutes: float) -> None:
-    """Search and runs of one method after the other; none is begun after so many minutes."""
+    """Search and run one method after the other; start none after this many minutes."""
     began = time.perf_counter()
     for label in labels:
         if label not in results.part("ours") and time.perf_counter() - began < 60 * minutes:
@@ -99,7 +99,7 @@ def measure_ours(results: Results, setting: Setting, labels: list[str], minutes:
 
 
 def measure_int8(results: Results, setting: Setting) -> None:
-    """The method that the search found best, with uploads of a quarter of the bytes."""
+    """Run the method that the search found best with int8 uploads, a quarter of the bytes."""
     done = {label: each for label, each in results.part("ours").items() if "search" in each}
     if not done:
         return
@@ -130,7 +130,7 @@ def measure_runs(
 
 
 def measure_speed(results: Results, folder: Path, settings: dict[str, Setting], args: argparse.Namespace) -> None:
-    """Seconds a round of both, one after the other, with nothing beside them."""
+    """Measure seconds per round of both, one after the other, with nothing running alongside."""
     for theirs, ours in PAIRS.items():
         label = f"{theirs} beside {args.device} and {os.cpu_count()} cores"
         if theirs not in args.pairs or label in results.part("speed"):

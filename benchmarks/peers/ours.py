@@ -1,6 +1,6 @@
-"""fedmm's methods on the MNIST AUC problem: how their options are chosen, and the runs that count.
+"""fedmm's methods on the MNIST AUC problem: the search for their options, and the reported runs.
 
-All candidates of a method are one program of the batched engine, and so are its runs that count.
+All candidates of a method train as one stack of the batched engine, and so do its reported runs.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ SEARCH_SEEDS, SEEDS = (1, 2), (11, 12, 13, 14, 15)
 SCHEDULES = ("constant", "cosine_decay")
 RATES = {"lr_min": (0.1, 0.3162, 1.0), "lr_max": (0.1, 0.3162), "lr_schedule": SCHEDULES}
 PENALTIES = {"lr": (0.1, 0.3162, 1.0), "penalty": (0.03, 0.1, 0.3, 1.0)}
-"""What is searched: twelve candidates each."""
+"""The grids that are searched, of twelve candidates each."""
 
 
 @dataclass(frozen=True)
 class Entry:
-    """A method of fedmm's, and what is searched for it. clients: of a round."""
+    """A method of fedmm and its search grid. clients: how many take part in a round."""
 
     algorithm: str
     clients: int = 6
@@ -55,7 +55,7 @@ class Entry:
 
 
 _STAGES = {"local_steps": STEPS, "stage_rounds": 333, "smoothing_min": 0.0}
-"""Of the program's script: no pull, and one stage of 4,000 steps."""
+"""As in the program's script: no pull, and stages of 4,000 steps."""
 _COSINE = {"local_steps": STEPS, "lr_schedule": "cosine_decay"}
 OURS = {
     entry.algorithm: entry
@@ -79,7 +79,7 @@ OURS = {
 
 @dataclass(frozen=True)
 class Setting:
-    """What all runs share. capture: what the batched engine replays as CUDA graphs."""
+    """The setting of all runs. capture: what the batched engine replays as CUDA graphs."""
 
     train: BinaryRows
     test: BinaryRows
@@ -89,11 +89,11 @@ class Setting:
 
     @property
     def watched(self) -> BinaryRows:
-        """The training rows on which candidates are judged: one in ten."""
+        """Every tenth training row; candidates are judged on these."""
         return BinaryRows(self.train.x[::10], self.train.y[::10])
 
     def stack(self, entry: Entry, algorithms: Sequence[Algorithm], seeds: Sequence[int]) -> tuple[AucProblem, Batched]:
-        """A run of each algorithm with the seed beside it, as one program, and the problem of the first."""
+        """Return the first run's problem, and a stack of one run for each algorithm with its seed."""
         problems = {seed: AucProblem(self.train, self.clients, BATCH, seed) for seed in dict.fromkeys(seeds)}
         terms = Terms(participation=min(1.0, entry.clients / self.clients), uploads=entry.uploads)
         replicas = [
@@ -105,9 +105,9 @@ class Setting:
 
 
 def search(entry: Entry, setting: Setting) -> list[dict[str, Any]]:
-    """The candidates over all rounds, best first: by the training objective, the mean over the last quarter.
+    """Run all candidates; return them, lowest training objective over the last quarter of the rounds first.
 
-    A candidate's ``objective`` is the mean over the search's seeds, and None where one of them diverged.
+    A candidate's ``objective`` is the mean over the search seeds, or None if one of them diverged.
     """
     candidates = entry.candidates()
     pairs = [(options, seed) for options in candidates for seed in SEARCH_SEEDS]
@@ -128,12 +128,12 @@ def search(entry: Entry, setting: Setting) -> list[dict[str, Any]]:
 
 
 def or_worst(objective: float | None) -> float:
-    """Of a candidate that diverged."""
+    """Return the objective, or infinity if the candidate diverged."""
     return float("inf") if objective is None else objective
 
 
 def run_seeds(entry: Entry, options: dict[str, Any], setting: Setting, seeds: Sequence[int]) -> list[dict[str, Any]]:
-    """A run for each seed: AUC every ten rounds, and floats (four bytes each) that clients sent."""
+    """Run every seed; return AUC every ten rounds, and the floats (four bytes each) that clients sent."""
     algorithm = entry.make(options)
     problem, engine = setting.stack(entry, [algorithm] * len(seeds), seeds)
     curves: list[tuple[int, list[float]]] = [(0, problem.auc(engine.models, setting.test))]
@@ -155,7 +155,7 @@ def run_seeds(entry: Entry, options: dict[str, Any], setting: Setting, seeds: Se
 
 
 def _play(engine: Batched, rounds: int, look: Callable[[], None]) -> list[list[list[float]]]:
-    """All rounds, looking after every tenth and the last; what each measured of each run."""
+    """Run all rounds, calling ``look`` after every tenth and the last; return each round's metrics of each run."""
     measures: list[Tensor] = []
     for _ in range(rounds):
         measures.append(engine.advance())
@@ -166,7 +166,7 @@ def _play(engine: Batched, rounds: int, look: Callable[[], None]) -> list[list[l
 
 
 def seconds_a_round(entry: Entry, setting: Setting, rounds: int, repeats: int) -> list[float]:
-    """Seconds a round of one run, without its first ten rounds, as often as asked for."""
+    """Return seconds per round of one run without its first ten rounds, for each repeat."""
     found = []
     for repeat in range(repeats):
         _, engine = setting.stack(entry, [entry.make({"lr_min": 0.3162, "lr_max": 0.1})], [repeat])

@@ -1,8 +1,8 @@
 """LeNet for many clients at once: parameters with a leading axis ``[G, ...]``, pictures ``[G, rows, 28, 28]``.
 
-A convolution of 5 x 5 is a product of five rows of a picture with a banded matrix that holds the weights once for every
-place in a row. It multiplies with zeros, three to six times as often as it must; but it is one large product for each
-client, nothing has to be rearranged before it, and what pooling compares afterwards lies side by side.
+A 5 x 5 convolution is computed as the product of five rows of a picture and a banded matrix that repeats the weights
+for every position in a row. The zeros cost three to six times the necessary multiplications, but there is one large
+product per client, its input needs no rearranging, and the values that pooling compares lie side by side.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ KERNEL = 5
 
 
 def _band(matrix: Tensor, odd: int) -> Tensor:
-    """Where the weights stand in ``[G, kernel, width, in, 2, places / 2, out]``, for even or odd places of a row.
+    """Return a view of the weights in ``[G, kernel, width, in, 2, places / 2, out]``, at even or odd places of a row.
 
-    ``[G, kernel, kernel, in, places / 2, out]``: row and column of the kernel, channel, place, channel.
+    ``[G, kernel, kernel, in, places / 2, out]``: kernel row and column, input channel, place, output channel.
     """
     stack, kernel, _, channels, _, places, out = matrix.shape
     per_stack, per_row, per_column, per_channel, per_parity, per_place, _ = matrix.stride()
@@ -31,7 +31,7 @@ def _band(matrix: Tensor, odd: int) -> Tensor:
 
 
 class _ConvPoolRelu(torch.autograd.Function):
-    """x ``[G, rows, height, width * in]``, weight ``[G, out, in, 5, 5]``, bias ``[G, out]``; halves what is left."""
+    """Convolve, pool, ReLU. x ``[G, rows, height, width * in]``, weight ``[G, out, in, 5, 5]``, bias ``[G, out]``."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -80,7 +80,7 @@ class _ConvPoolRelu(torch.autograd.Function):
 
 
 def _unpooled(g: Tensor, first: Tensor) -> Tensor:
-    """g ``[..., n]`` to the larger of each pair, ``[..., 2, n]``."""
+    """Route g ``[..., n]`` to the larger of each pair, ``[..., 2, n]``."""
     pairs = g.new_empty(*g.shape[:-1], 2, g.shape[-1])
     torch.mul(g, first, out=pairs[..., 0, :])
     torch.sub(g, pairs[..., 0, :], out=pairs[..., 1, :])
@@ -88,7 +88,7 @@ def _unpooled(g: Tensor, first: Tensor) -> Tensor:
 
 
 def outputs(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """What G networks say of the ten classes, ``[G, rows, 10]``; the last layer too is followed by a ReLU."""
+    """Return the outputs of G networks for ten classes, ``[G, rows, 10]``; the last layer also has a ReLU."""
     stack, count = x.shape[:2]
     h: Tensor = x
     for layer in ("conv1", "conv2"):
@@ -101,5 +101,5 @@ def outputs(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
 
 
 def scores(tensors: Mapping[str, Tensor], x: Tensor) -> Tensor:
-    """The softmax of class 1, ``[G, rows]``."""
+    """Return the softmax of class 1, ``[G, rows]``."""
     return outputs(tensors, x).softmax(dim=-1)[..., 1]

@@ -1,4 +1,4 @@
-"""The tables of docs/peers.md, from what mnist_auc.py measured."""
+"""The tables of docs/peers.md, from the results of mnist_auc.py."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ def load() -> dict[str, Any]:
 
 
 def target(results: dict[str, Any]) -> float:
-    """The highest AUC that a run of the public program ended at."""
+    """Return the highest final AUC of the public program's runs."""
     return max((run["auc"][-1][1] for each in results["theirs"].values() for run in each["runs"]), default=1.0)
 
 
 def rows(results: dict[str, Any]) -> list[list[str]]:
-    """Its methods and ours, the one with the highest mean AUC in the last round first."""
+    """Return rows for its methods and ours, highest mean final AUC first."""
     found: list[tuple[float, list[str]]] = []
     best = target(results)
     theirs = [("federated-minimax", label, each) for label, each in results["theirs"].items()]
@@ -47,14 +47,14 @@ def rows(results: dict[str, Any]) -> list[list[str]]:
 
 
 def _sent_until(runs: list[dict[str, Any]], goal: float) -> str:
-    """The least and the most that runs had sent when they got there, and how many did."""
+    """Return the range of floats that runs had sent when they reached the goal, and how many reached it."""
     sent = [floats / 1e6 for run in runs if (floats := floats_to(run, goal)) is not None]
     span = dict.fromkeys(f"{floats:.1f}" for floats in (min(sent), max(sent))) if sent else {}
     return " to ".join(span) + " M, " * bool(sent) + f"{len(sent)} of {len(runs)}"
 
 
 def floats_to(run: dict[str, Any], goal: float) -> float | None:
-    """What clients had sent when the AUC was first as high; the program sends equally many in each of its rounds."""
+    """Return the floats sent until the AUC first reached the goal; the program's rounds all count alike."""
     so_far = run.get("floats_so_far") or [run["floats"] * t / max(1, run["rounds"]) for t, _ in run["auc"]]
     return next((sent for (_, auc), sent in zip(run["auc"], so_far, strict=True) if auc >= goal), None)
 
@@ -78,7 +78,7 @@ def markdown(head: str, body: list[list[str]]) -> str:
 
 
 def printed(results: dict[str, Any]) -> str:
-    """Both tables as text."""
+    """Return both tables as text."""
     return "\n\n".join(markdown(head, body) for head, body in _tables(results) if body)
 
 
@@ -87,7 +87,7 @@ def _tables(results: dict[str, Any]) -> list[tuple[str, list[list[str]]]]:
 
 
 def write_table() -> None:
-    """Put the tables in the place of those that the page has."""
+    """Replace the tables on the page."""
     text = PAGE.read_text(encoding="utf-8")
     for head, body in _tables(load()):
         before, _, after = text.partition(head)

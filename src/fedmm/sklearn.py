@@ -142,7 +142,7 @@ class FederatedAdapter(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         known = ~_missing(labels)
         if MASKED not in self.classes_.tolist():
             known &= labels != MASKED
-        require(bool(known.any()), "no row has a label to score by; give some")
+        require(bool(known.any()), "no row has a label, so there is nothing to score")
         weight = None if sample_weight is None else np.asarray(sample_weight)[known]
         given = np.array(labels[known].tolist())
         return float(accuracy_score(given, predicted[known], sample_weight=weight))
@@ -179,7 +179,7 @@ def _choose(what: str, given: Any, kind: type, table: dict[str, Any], options: d
     options = {name: value for name, value in options.items() if value is not None}
     if isinstance(given, kind):
         more = ", ".join(options)
-        require(not options, f"{more} cannot be given beside an instance as {what}; give the instance its options")
+        require(not options, f"{more} cannot be combined with an instance as {what}; set these options on the instance")
         return given
     if not isinstance(given, str):
         raise FedmmError(f"{what} must be a name ({', '.join(table)}) or an instance, not {given!r:.60}")
@@ -236,7 +236,5 @@ def _domains(sample_domain: Any, labels: NDArray[Any]) -> NDArray[np.int64]:
         given.ndim == 1 and given.dtype.kind in "iuf" and bool((given == np.round(given)).all()),
         "sample_domain must hold a whole number for each row: 0 or more for a source domain, negative for a target",
     )
-    require(
-        len(given) == len(labels), f"sample_domain has {len(given)} numbers for {len(labels)} rows; they must agree"
-    )
+    require(len(given) == len(labels), f"sample_domain has {len(given)} entries, but there are {len(labels)} rows")
     return given.astype(np.int64)

@@ -112,8 +112,8 @@ def test_an_optimiser_is_given_by_name_or_as_a_table() -> None:
     ("given", "said"),
     [
         ("adma", "adam"),
-        (ServerAdam, "server_optimizer must be one such as"),
-        (3, "server_optimizer must be one such as"),
+        (ServerAdam, "server_optimizer must be an instance such as"),
+        (3, "server_optimizer must be an instance such as"),
     ],
 )
 def test_an_unknown_optimiser_is_refused(given: Any, said: str) -> None:

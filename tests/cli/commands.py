@@ -1,4 +1,4 @@
-"""``fedmm`` in this process, as a function of its arguments."""
+"""``fedmm`` as a function of its arguments, in this process."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fedmm.cli import main
 
 @dataclass(frozen=True)
 class Ended:
-    """How a command ended."""
+    """A command's exit code and output."""
 
     code: int
     out: str
@@ -26,12 +26,12 @@ Command = Callable[..., Ended]
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *before: str) -> Command:
-    """Runs the command with some arguments after those that always come first."""
+    """Return a function that runs the command with its arguments after those in ``before``."""
 
     def run(*arguments: str | Path) -> Ended:
         monkeypatch.setattr(sys, "argv", ["fedmm", *before, *map(str, arguments)])
         capsys.readouterr()
-        handler = signal.getsignal(signal.SIGINT)  # which is ignored once a command was stopped
+        handler = signal.getsignal(signal.SIGINT)  # a stopped command leaves SIGINT ignored
         try:
             main()
             code = 0

@@ -1,4 +1,4 @@
-"""What the tests of the command line share."""
+"""Fixtures of the command-line tests."""
 
 from __future__ import annotations
 
@@ -10,6 +10,6 @@ from cli.commands import Command, runner
 
 @pytest.fixture
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path) -> Command:
-    """Runs ``fedmm`` with some arguments in an empty folder."""
+    """A function that runs ``fedmm`` with its arguments in an empty folder."""
     monkeypatch.chdir(tmp_path)
     return runner(monkeypatch, capsys)

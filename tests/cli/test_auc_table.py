@@ -7,6 +7,7 @@ import html
 import json
 import math
 import shutil
+import zipfile
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -355,6 +356,40 @@ def test_predictions_are_calibrated_and_decided_for_a_recall(
     assert all(call == (value >= least) for value, call in zip(p, called, strict=True))
 
 
+@pytest.mark.parametrize("recall", ["0.3", "0.9"])
+def test_a_threshold_is_a_probability_in_every_file(
+    recall: str, banks: tuple[Path, Path], tmp_path: Path, command: Command
+) -> None:
+    file, run = banks
+    folder, options = tmp_path / "run", ("--calibrate-on", str(file), "--recall", recall)
+    shutil.copytree(run, folder)
+    ended = command("evaluate", folder, file, "--group", "bank", *options, "--out", folder / "by_bank.json")
+    assert ended.code == 0, ended.err
+    found = json.loads((folder / "by_bank.json").read_text())
+    assert 0 < found["threshold"] < 1
+    assert f"'fraud' is predicted from probability {found['threshold']:.4g} on" in " ".join(ended.out.split())
+    assert command("predict", folder, file, *options, "--out", tmp_path / "p.csv").code == 0
+    with (tmp_path / "p.csv").open() as lines:
+        rows = [(float(row["p_fraud"]), row["predicted"] == "fraud") for row in csv.DictReader(lines)]
+    clear = [(p, called) for p, called in rows if abs(p - found["threshold"]) > 1e-6]
+    assert clear
+    assert all(called == (p >= found["threshold"]) for p, called in clear)
+    thresholds = found["curves"]["thresholds"]
+    assert thresholds == sorted(thresholds, reverse=True)
+    assert 0 < thresholds[-1] < thresholds[0] < 1
+    assert command("export", folder, "--format", "torchscript", *options, "--out", tmp_path / "m.pt").code == 0
+    with zipfile.ZipFile(tmp_path / "m.pt") as packed:
+        (about,) = [name for name in packed.namelist() if name.endswith("/fedmm.json")]
+        told = json.loads(packed.read(about))["calibration"]["threshold"]
+    assert told == pytest.approx(found["threshold"], rel=1e-6)
+    assert told < found["threshold"]
+    pytest.importorskip("plotly", reason="an HTML report needs fedmm[report]")
+    assert command("report", folder, "--out", tmp_path / "r.html").code == 0
+    text = html.unescape((tmp_path / "r.html").read_text())
+    assert f"second class from probability {found['threshold']:.4g} on" in text
+    assert "An evaluation is left out" not in text
+
+
 @pytest.mark.parametrize("calibrated", [False, True])
 def test_the_onnx_model_gives_the_probabilities_of_predict(
     calibrated: bool, banks: tuple[Path, Path], tmp_path: Path, command: Command
@@ -495,7 +530,7 @@ def test_a_table_without_a_target_is_compared_and_tuned(
     assert "the choice was made on the test rows, so the test flatters it" in " ".join(same.out.split())
     for words, sentence in (
         (("tune", "--metric", "f1"), "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
-        (("tune", "--set", "data.validation_share=0.9"), "held_out and validation_share must be below 1 together"),
+        (("tune", "--set", "data.validation_share=0.9"), "held_out and validation_share must sum to less than 1"),
     ):
         refused = command(words[0], file, *words[1:], "--out", tmp_path / "refused")
         assert refused.code == 2

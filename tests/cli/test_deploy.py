@@ -32,11 +32,11 @@ def ended(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *
         (["run", MOONS], "error: federation holds no federation; `fedmm deploy up` makes one"),
         (
             ["up", MOONS, "--host", "0.0.0.0"],
-            "error: a SuperLink without a proxy before it is only for this machine (127.0.0.1), not for '0.0.0.0'",
+            "error: a SuperLink without a proxy in front of it is only for this machine (127.0.0.1), not for '0.0.0.0'",
         ),
         (
             ["up", MOONS, "--host", "0.0.0.0", "--insecure"],
-            "error: a SuperLink without a proxy before it is only for this",
+            "error: a SuperLink without a proxy in front of it is only for this",
         ),
         (["up", "nowhere.toml"], "error: there is no file nowhere.toml"),
         (["up", MOONS, "--per-process", "0"], "error: --per-process must be at least 1, not 0"),

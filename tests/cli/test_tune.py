@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -122,4 +123,46 @@ def test_a_tuning_under_way_is_shown_by_its_runs_and_one_that_cannot_be_read_is_
     (folder / "tune.json").write_text('{"format": "fedmm-tune-1"}', encoding="utf-8")
     ended = command("report", folder, "--out", "r.html")
     assert ended.code == 2
-    assert "does not describe a finished tuning" in ended.err
+    assert "is damaged, so the tuning can be neither shown nor continued" in ended.err
+    resumed = command("tune", "mine.toml", "--seeds", "1", "--resume")
+    assert "is not a tuning that can be continued" in resumed.err
+
+
+def test_a_tuning_that_judged_nothing_or_has_not_ended_is_reported_as_such(command: Command) -> None:
+    folder = Path("runs/mine-tune")
+    assert command("tune", "mine.toml", "--seeds", "1", "--minutes", "1e-9").code == 0
+    empty = command("report", folder, "--out", "r.html")
+    assert (empty.code, "holds a tuning in which nothing was judged" in empty.err) == (2, True)
+    assert command("tune", "mine.toml", "--seeds", "1", "--resume").code == 0
+    state = json.loads((folder / "tune.json").read_text(encoding="utf-8"))
+    (folder / "tune.json").write_text(json.dumps({**state, "verdict": None}), encoding="utf-8")
+    unfinished = command("report", folder, "--out", "r.html")
+    assert (unfinished.code, "a tuning that has not ended; `fedmm tune --resume` goes on" in unfinished.err) == (
+        2,
+        True,
+    )
+
+
+def test_ctrl_c_is_answered_once(command: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    def press(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("fedmm.cli.tune.tune_experiment", press)
+    ended = command("tune", "mine.toml")
+    assert (ended.code, ended.err) == (130, "")
+    assert ended.out.startswith("stopped; finished runs are in runs/mine-tune")
+
+
+def test_where_everything_diverges_no_file_to_run_is_left_and_the_report_says_so(command: Command) -> None:
+    diverging = ("tune", "mine.toml", "--seeds", "1", "--set", "algorithm.lr_min=1e30")
+    folder = Path("runs/mine-tune")
+    for options in ((), ("--resume",)):
+        ended = command(*diverging, *options)
+        assert ended.code == 2
+        assert ended.err == (
+            "error: nothing could be trained: 4 of 4 candidates diverged; use smaller learning rates (algorithm.lr_min "
+            "and lr_max)\n"
+        )
+        assert not (folder / "tuned.toml").exists()
+        assert len(list(folder.glob("rung-1/*/summary.json"))) == 4
+    assert collect_runs([folder]).tunings[0].sentence.startswith("Nothing could be trained: 4 of 4 candidates")

@@ -232,17 +232,35 @@ def test_results_replace_neither_data_nor_files_of_a_run(command: Command, moons
     shutil.copytree(moons, tmp_path / "run")
     (tmp_path / "run" / "rounds.png").write_bytes(b"its own")
     (tmp_path / "package.json").write_text("{}")
-    own = "holds no evaluation; name another file"
+    own = "is there and holds something else than an evaluation; name another file"
     refused(command("evaluate", "run", "test", "--out", "e.csv"), "--out e.csv must end in .json")
     refused(command("evaluate", "run", "test", "--out", "run/summary.json"), own)
     refused(command("evaluate", "run", "test", "--out", "package.json"), own)
     refused(
-        command("evaluate", "run", "test", "--picture", "run/rounds.png"), "does not say that fedmm evaluate drew it"
+        command("evaluate", "run", "test", "--picture", "run/rounds.png"),
+        "something else than a picture by fedmm evaluate",
     )
     for _ in range(2):  # an older evaluation may be replaced
         assert command("evaluate", "run", "test", "--out", "run/e.json").code == 0
     assert (tmp_path / "package.json").read_text() == "{}"
     assert (tmp_path / "run" / "rounds.png").read_bytes() == b"its own"
+
+
+def test_what_may_be_replaced_is_asked_before_a_row_is_read(command: Command, moons: Path, tmp_path: Path) -> None:
+    outputs = [
+        ("evaluate", "test", "--out", "e.json"), ("evaluate", "test", "--picture", "e.png"),
+        ("predict", "rows.npy", "--out", "p.csv"),
+    ]  # fmt: skip
+    for name, data, option, file in outputs:
+        (tmp_path / file).mkdir()
+        for rows in (data, "nowhere.npy"):  # which is not looked for
+            refused(command(name, moons, rows, option, file), f"{file} is a folder; name a file to write")
+        (tmp_path / file).rmdir()
+        (tmp_path / file).write_bytes(b"")
+    np.save(tmp_path / "rows.npy", np.zeros((3, 2)))
+    for name, data, option, file in outputs:
+        assert command(name, moons, data, option, file).code == 0
+        assert (tmp_path / file).stat().st_size
 
 
 @pytest.mark.parametrize("name", ["p.csv", "p.csv.gz", "p.parquet", "P.CSV"])
@@ -266,7 +284,9 @@ def test_a_picture_replaces_one_of_an_evaluation_alone(
     command: Command, moons: Path, tmp_path: Path, name: str
 ) -> None:
     (tmp_path / name).write_bytes(b"a patient")
-    refused(command("evaluate", moons, "test", "--picture", name), f"--picture {name} is there and does not say that")
+    refused(
+        command("evaluate", moons, "test", "--picture", name), f"--picture {name} is there and holds something else"
+    )
     assert (tmp_path / name).read_bytes() == b"a patient"
     (tmp_path / name).unlink()
     for _ in range(2):

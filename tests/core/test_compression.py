@@ -177,7 +177,7 @@ def test_a_client_that_does_not_know_the_last_point_is_sent_the_whole_one(encodi
     whole = {"z": vector(0, 9)}
     assert decode_broadcast(encoding, whole, {}) is whole
     _, codes = broadcast(encoding, whole, {"z": vector(1, 9)})
-    with pytest.raises(FedmmError, match="codes of 'z' came to a client that does not know"):
+    with pytest.raises(FedmmError, match="the client received codes of 'z' but does not know"):
         decode_broadcast(encoding, codes, {})
     assert readable(whole, {})
     assert not readable(codes, {"dual": whole["z"]})

@@ -10,7 +10,7 @@ from typing import NoReturn
 import pytest
 
 from fedmm.core.errors import FedmmError
-from fedmm.core.files import append_text, atomic_write, cache_folder, data_folder, replace_file
+from fedmm.core.files import append_text, atomic_write, cache_folder, data_folder, replace_file, require_replaceable
 
 
 def full(number: int) -> NoReturn:
@@ -52,6 +52,26 @@ def test_what_is_no_file_to_write_is_refused(tmp_path: Path) -> None:
             partial.write_text("new")
     with pytest.raises(FedmmError, match="pass --overwrite"), atomic_write(tmp_path / "there", overwrite=False):
         pass
+
+
+def test_only_a_file_of_the_same_kind_or_an_empty_one_may_be_replaced(tmp_path: Path) -> None:
+    def refuse(name: str, words: str) -> None:
+        with pytest.raises(FedmmError, match=words):
+            require_replaceable(tmp_path / name, "--out", "a score", lambda path: path.read_text() == "score")
+
+    def unreadable(path: Path) -> bool:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    for name, content in (("own", "score"), ("empty", ""), ("other", "letter")):
+        (tmp_path / name).write_text(content)
+    for name in ("own", "empty", "new"):
+        require_replaceable(tmp_path / name, "--out", "a score", lambda path: path.read_text() == "score")
+    refuse("other", "other is there and holds something else than a score; name another file")
+    refuse(".", "is a folder; name a file to write")
+    refuse("a\0b", "zero byte")
+    refuse("a" * 300, "cannot be written: ")
+    with pytest.raises(FedmmError, match=f"--out .*own cannot be written: {os.strerror(errno.EACCES)}"):
+        require_replaceable(tmp_path / "own", "--out", "a score", unreadable)
 
 
 def test_a_link_and_the_permissions_of_a_file_stay(tmp_path: Path) -> None:

@@ -143,7 +143,7 @@ def test_wrong_bytes_are_refused_with_both_checksums_and_leave_nothing(one: Down
 
 def test_a_file_of_another_size_is_not_even_fetched(one: Download, site: Site) -> None:
     site.files["a b.bin"] = CONTENT[:-1]
-    with pytest.raises(FedmmError, match="it has 255999 bytes there"):
+    with pytest.raises(FedmmError, match="its size there is 255999 bytes"):
         one()
     assert one.there == {}
 
@@ -205,7 +205,7 @@ def test_a_server_that_never_ends_is_cut(one: Download, site: Site, how: str, si
 
 def test_a_file_that_is_said_to_be_too_large_is_not_even_begun(one: Download) -> None:
     file = StoredFile("deep/a.bin", None, SHA256, one.file.addresses)
-    with pytest.raises(FedmmError, match="256000 bytes there, more than the 255999 that are accepted"):
+    with pytest.raises(FedmmError, match="its size there is 256000 bytes, more than the 255999 that are accepted"):
         download(one.folder, file, lambda count: None, replace(HURRIED, most=255_999))
     assert one.there == {}
     download(one.folder, file, lambda count: None, replace(HURRIED, most=256_000))

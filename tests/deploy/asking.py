@@ -1,4 +1,4 @@
-"""Questions as a server asks them of a site, for tests that ask them again in other ways."""
+"""Questions as a server asks a site, for tests that modify and repeat them."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ SITE = "source-1"
 
 
 def site(folder: Path, each: Experiment, **policy: Any) -> SiteConfig:
-    """The site of these tests, with a policy of its own."""
+    """Return the site of these tests, with the given policy."""
     return read_site(next(file for file in site_files(folder, each, **policy) if file.stem == SITE))
 
 
 def introduction(each: Experiment, run: str = "one") -> Packed:
-    """The first question of a run."""
+    """Return the first question of a run."""
     return Packed({}, {"run": run, "experiment": experiment_text(each)}, {})
 
 
 def questions(folder: Path, each: Experiment) -> dict[str, Packed]:
-    """The last question of each kind that an honest server asks the site in a run of this experiment."""
+    """Return the last question of each kind that an honest server asks the site in a run of this experiment."""
     found: dict[str, Packed] = {}
     usual = SiteWork.__call__
 
@@ -47,18 +47,18 @@ def questions(folder: Path, each: Experiment) -> dict[str, Packed]:
 
 
 def changed(question: Packed, **about: Any) -> Packed:
-    """A question with other values."""
+    """Return a question with other values."""
     return question._replace(about={**question.about, **about})
 
 
 def replanned(question: Packed, **algorithm: Any) -> Packed:
-    """A question whose plan has another algorithm."""
+    """Return a question whose plan has other options of the algorithm."""
     plan = json.loads(str(question.about["plan"]))
     return changed(question, plan=json.dumps({**plan, "algorithm": {**plan["algorithm"], **algorithm}}))
 
 
 def refusal(config: SiteConfig, kind: str, question: Packed) -> str:
-    """What a site says to a question that it refuses; the same sentence must be in its audit log."""
+    """Return why the site refuses a question; its audit log must contain the same sentence."""
     with pytest.raises(FedmmError) as refused:
         SiteWork(config)(kind, question)
     last = entries(config)[-1]
@@ -67,11 +67,11 @@ def refusal(config: SiteConfig, kind: str, question: Packed) -> str:
 
 
 def refused_at_once(config: SiteConfig, each: Experiment) -> str:
-    """What a site says when it is asked who it is."""
+    """Return why the site refuses to introduce itself."""
     return refusal(config, INTRODUCE, introduction(each))
 
 
 def entries(config: SiteConfig, event: str = "") -> list[dict[str, Any]]:
-    """What the site's audit log holds."""
+    """Return the entries of the site's audit log, of one event or of all."""
     found = [json.loads(line) for line in config.audit.read_text().splitlines()]
     return [entry for entry in found if event in ("", entry["event"])]

@@ -1,4 +1,4 @@
-"""Federations of real processes, of which none is left."""
+"""Fixtures for federations of real processes; none of them may be left after a test."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedmm.deploy.layout import Federation
 
 @pytest.fixture
 def federation(tmp_path: Path) -> Iterator[Federation]:
-    """A folder for a federation; whatever a test starts there is ended."""
+    """A folder for a federation; processes that a test starts there are stopped."""
     there = Federation(tmp_path / "federation")
     yield there
     if there.folder.exists():
@@ -26,6 +26,6 @@ def federation(tmp_path: Path) -> Iterator[Federation]:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Machine:
-    """A folder for a coordinator's machine, with two ports that are free."""
+    """A folder for a coordinator's machine, with two free ports."""
     outside, inside = free_ports(2)
     return Machine(tmp_path, outside, inside)

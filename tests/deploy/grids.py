@@ -1,4 +1,4 @@
-"""A grid in one process whose nodes are real sites: their files, rows, states and answers, without a SuperLink."""
+"""A grid in one process whose nodes are real sites, with their files, rows, states and answers but no SuperLink."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ KINDS = {message_type: kind for kind, message_type in MESSAGE_TYPES.items()}
 
 
 class SitesGrid(LocalGrid):
-    """files: of the sites. dead: nodes whose answers are Flower's word that they are gone, as often as it says.
+    """A grid of sites. files: of the sites. dead: by site, how many invitations Flower answers with an error.
 
-    hanging: sites that never answer an invitation. silent: sites that never answer what they are to measure.
-    Answers come as Flower's records, which tests can change.
+    hanging: sites that never answer an invitation. silent: sites that never answer a request to evaluate.
+    on_reply: gets a site's name and answer, Flower's records, and returns the answer that the server gets.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
@@ -58,5 +58,5 @@ class SitesGrid(LocalGrid):
             return [self.on_reply(name, Message(to_records(answer), reply_to=message))]
 
     def work_of(self, config: SiteConfig, say: Say) -> SiteWork:
-        """A site's work: by default each question finds a process that was just started."""
+        """Return a site's work; by default each question meets a newly started process."""
         return SiteWork(config, say)

@@ -1,4 +1,4 @@
-"""A coordinator's machine inside a folder: the shipped commands and files with this machine's places, behind nginx."""
+"""A coordinator's machine inside a folder: the shipped commands and files with local paths and ports, behind nginx."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ needs_nginx = pytest.mark.skipif(NGINX is None, reason="nginx is not installed")
 
 @dataclass(frozen=True)
 class Machine:
-    """Where things are here that the shipped files have elsewhere. outside, inside: ports of proxy and SuperLink."""
+    """Local paths and ports in place of those in the shipped files. outside, inside: ports of proxy and SuperLink."""
 
     folder: Path
     outside: int
@@ -40,7 +40,7 @@ class Machine:
         return Federation(self.folder / "lib" / "federation")
 
     def placed(self, text: str) -> str:
-        """A shipped text with this machine's places."""
+        """Return a shipped text with this machine's paths and ports."""
         places = {
             shipped.INSTALLED: str(Path(sys.executable).parent),
             shipped.KEPT: str(self.folder / "lib"),
@@ -55,18 +55,18 @@ class Machine:
         return text
 
     def start(self, unit: str, instance: str = "", within: Sequence[str] = ()) -> processes.Started:
-        """What a unit starts, in the environment that it sets and nothing else. within: words before its command."""
+        """Start a unit's command in the environment that it sets and nothing else. within: words before the command."""
         words = shlex.split(self.placed(shlex.join(shipped.command(unit))).replace("%i", instance))
         own = {key: self.placed(value) for key, value in shipped.variables(unit).items()}
         env = {"HOME": str(self.folder / "lib"), processes.MARK: str(self.federation.folder), **own}
-        env |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # a checkout not installed
+        env |= {name: os.environ[name] for name in ("PYTHONPATH",) if name in os.environ}  # fedmm may not be installed
         return processes.start(instance or unit, [*within, *words], self.log(instance or unit), env)
 
     def log(self, name: str) -> Path:
         return self.folder / "logs" / f"{name}.log"
 
     def proxy_config(self, changes: Mapping[str, str] = MappingProxyType({})) -> Path:
-        """The shipped server inside a whole configuration of nginx's. changes: texts of it, and what replaces them."""
+        """Write a full nginx configuration that includes the shipped server. changes: replacements by text."""
         (self.folder / "temporary").mkdir(exist_ok=True)
         text = self.placed(shipped.PROXY)
         for there, here in changes.items():
@@ -88,7 +88,7 @@ class Machine:
 
 @contextmanager
 def proxy(machine: Machine, changes: Mapping[str, str] = MappingProxyType({})) -> Iterator[None]:
-    """nginx with the shipped configuration, but for these changes."""
+    """Run nginx with the shipped configuration and these changes."""
     with subprocess.Popen([str(NGINX), "-e", "stderr", "-c", machine.proxy_config(changes)]) as nginx:
         try:
             until_listening(machine.outside)

@@ -1,4 +1,4 @@
-"""What tests need to start a run of real processes and to look at it while it goes on."""
+"""Helpers to start a run of real processes and inspect it while it is running."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fedmm.sites.experiments import experiment_text
 
 
 def until(done: Callable[[], bool], seconds: float, what: str) -> None:
-    """Wait for something; ``what`` says what was not so in time."""
+    """Wait until ``done()``; fail with the message ``what`` after ``seconds``."""
     deadline = time.monotonic() + seconds
     while not done():
         assert time.monotonic() < deadline, what
@@ -28,20 +28,20 @@ def until(done: Callable[[], bool], seconds: float, what: str) -> None:
 
 
 def long_experiment(rounds: int) -> Experiment:
-    """Many rounds of little work, in which nothing is measured: time to do something to a site between two of them."""
+    """Return an experiment of many short rounds without evaluation, so that a test can disturb a site between two."""
     each = demo_experiment(rounds)
     algorithm = replace(each.algorithm, local_steps=10, lr_min=0.01, lr_max=0.01)
     return replace(each, algorithm=algorithm, run=replace(each.run, evaluate_every=rounds, probe_rows=0))
 
 
 def begin(federation: Federation, each: Experiment, patience: float = 200.0) -> int:
-    """Submit an experiment; Flower's number for the run."""
+    """Submit an experiment; return Flower's run number."""
     text = experiment_text(each)
     return submit(RunRequest(federation.folder, RUN, text, patience=patience, enrol_seconds=100.0), print)
 
 
 def free_ports(number: int) -> list[int]:
-    """So many ports of loopback at which nobody listens."""
+    """Return ``number`` free ports on loopback."""
     with ExitStack() as open_sockets:
         taken = [open_sockets.enter_context(socket.socket()) for _ in range(number)]
         for each in taken:
@@ -50,31 +50,31 @@ def free_ports(number: int) -> list[int]:
 
 
 def rows(federation: Federation, name: str = "rounds.jsonl") -> list[dict[str, Any]]:
-    """What a file of the run lists so far."""
-    lines = text(federation.run(RUN) / name).split("\n")[:-1]  # a line without an end is still being written
+    """Return the rows of a file of the run so far."""
+    lines = text(federation.run(RUN) / name).split("\n")[:-1]  # an unterminated line is still being written
     return [json.loads(line) for line in lines]
 
 
 def rounds_in(federation: Federation) -> int:
-    """How many rounds are finished."""
+    """Return how many rounds are finished."""
     return len(rows(federation))
 
 
 def server_log(federation: Federation) -> str:
-    """What the server said in the run."""
+    """Return the server's log of the run."""
     return text(federation.run(RUN) / "server.log")
 
 
 def text(path: Path) -> str:
-    """What a file holds; nothing where there is none."""
+    """Return a file's content; empty if there is no file."""
     return path.read_text(errors="replace") if path.exists() else ""
 
 
 def pids_of(federation: Federation, *words: str) -> list[int]:
-    """The federation's processes with all of these words in their commands."""
+    """Return the federation's processes with all of these words in their commands."""
     found = []
     for pid in processes.find_marked(federation.folder):
-        with suppress(OSError):  # it may just have ended
+        with suppress(OSError):  # the process may just have exited
             command = Path(f"/proc/{pid}/cmdline").read_bytes().decode().split("\0")
             if all(any(word in part for part in command) for word in words):
                 found.append(pid)
@@ -82,7 +82,7 @@ def pids_of(federation: Federation, *words: str) -> list[int]:
 
 
 def pid_of(federation: Federation, *words: str) -> int:
-    """The first of these processes."""
+    """Return the first such process; there must be one."""
     found = pids_of(federation, *words)
     assert found, f"no process with {words}"
     return found[0]

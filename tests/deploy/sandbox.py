@@ -1,6 +1,6 @@
 """Run a command under a unit's system-call filter: ``python sandbox.py UNIT COMMAND...``, by libseccomp.
 
-What systemd does with ``SystemCallFilter=`` and ``SystemCallErrorNumber=EPERM``, where systemd does not run.
+This emulates systemd's ``SystemCallFilter=`` and ``SystemCallErrorNumber=EPERM`` where systemd is not running.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ _ALLOW, _EPERM = 0x7FFF0000, 0x00050001
 
 
 def available() -> bool:
-    """Whether this machine can do it."""
+    """Return whether this machine has what is needed."""
     return shutil.which("systemd-analyze") is not None and ctypes.util.find_library("seccomp") is not None
 
 
 def allowed(unit: str) -> set[str]:
-    """The names of the system calls that a unit's processes may make."""
+    """Return the names of the system calls that a unit's processes may make."""
     found = set(_members("@default"))  # systemd always allows these
     for line in (UNITS / unit).read_text().splitlines():
         if line.startswith("SystemCallFilter="):
@@ -42,7 +42,7 @@ def _members(word: str) -> set[str]:
 
 
 def confine(calls: set[str]) -> None:
-    """Refuse every other system call of this process, and of those that it starts, with EPERM."""
+    """Make every other system call of this process and its children fail with EPERM."""
     library = ctypes.CDLL(ctypes.util.find_library("seccomp"))
     library.seccomp_init.restype = ctypes.c_void_p
     context = ctypes.c_void_p(library.seccomp_init(ctypes.c_uint32(_EPERM)))

@@ -1,4 +1,4 @@
-"""The files of ``deploy/`` as the programs that they are for read them, and as they would be on another machine."""
+"""The files of ``deploy/``, parsed as their programs read them, and the paths and ports that they contain."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ KEPT = "/var/lib/fedmm"
 COORDINATOR = f"{KEPT}/federation"
 SITES = "/etc/fedmm"
 OUTSIDE, INSIDE = 9092, 9093
-"""The ports of the proxy, which sites reach, and of the SuperLink, which the proxy reaches."""
+"""The ports of the proxy, to which sites connect, and of the SuperLink, to which the proxy connects."""
 
 
 def unit(name: str) -> dict[str, list[str]]:
-    """A unit's settings by their names, continued lines joined; a setting may be there more than once."""
+    """Return a unit's settings by name, with continued lines joined; a setting may occur more than once."""
     text = (FOLDER / "systemd" / name).read_text().replace("\\\n", " ")
     settings: dict[str, list[str]] = {}
     for line in text.splitlines():
@@ -30,12 +30,12 @@ def unit(name: str) -> dict[str, list[str]]:
 
 
 def command(name: str) -> list[str]:
-    """What a unit starts."""
+    """Return the command that a unit starts."""
     (line,) = unit(name)["ExecStart"]
     return shlex.split(line)
 
 
 def variables(name: str) -> dict[str, str]:
-    """The environment that a unit sets."""
+    """Return the environment that a unit sets."""
     words = (word for line in unit(name)["Environment"] for word in shlex.split(line))
     return dict(word.split("=", 1) for word in words)

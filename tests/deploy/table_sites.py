@@ -1,4 +1,4 @@
-"""Sites that hold tables, in one process: their files, an experiment of all, and a run over Flower's records."""
+"""Sites that hold tables, in one process: their files, an experiment for all, and a run through Flower's records."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from fedmm.sites.experiments import deployed_experiment, experiment_text
 FEATURES = ("age", "crp", "ward", "sex")
 CLASSES = ("healthy", "ill")
 NAMES = ("north", "south", "west")
-"""west is the target: it has no labels."""
+"""west is the target and has no labels."""
 
 
 def table(seed: int, rows: int, *, labelled: bool = True) -> pandas.DataFrame:
-    """Whole numbers, others, numbers with gaps, and words."""
+    """Return a table of integers, floats, numbers with missing values, and words."""
     random = np.random.default_rng(seed)
     frame = pandas.DataFrame(
         {
@@ -39,13 +39,13 @@ def table(seed: int, rows: int, *, labelled: bool = True) -> pandas.DataFrame:
 
 
 def tables(**rows: int) -> dict[str, pandas.DataFrame]:
-    """A table for each site."""
+    """Return a table for each site. rows: by site, instead of the default sizes."""
     sizes = {"north": 60, "south": 45, "west": 50, **rows}
     return {name: table(place + 1, sizes[name], labelled=name != "west") for place, name in enumerate(NAMES)}
 
 
 def write_site(folder: Path, name: str, frame: pandas.DataFrame, *, ending: str = ".csv", **more: Any) -> Path:
-    """A site's table and its file. more: other keys, of ``[site]`` where it has them, else of ``[data]``."""
+    """Write a site's table and its site file. more: further keys, of ``[site]`` if it has them, else of ``[data]``."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{name}{ending}"
     writers: dict[str, Any] = {".csv": frame.to_csv, ".parquet": frame.to_parquet, ".xlsx": frame.to_excel}
@@ -61,7 +61,7 @@ def write_site(folder: Path, name: str, frame: pandas.DataFrame, *, ending: str 
 
 
 def agreed(**data: Any) -> Experiment:
-    """An experiment that all sites can take part in."""
+    """Return an experiment in which all sites can take part."""
     return keep_every_round(
         deployed_experiment(
             {
@@ -79,7 +79,7 @@ def agreed(**data: Any) -> Experiment:
 
 
 def run(folder: Path, files: Mapping[str, Path], each: Experiment, on_reply: Any = None, **more: Any) -> Path:
-    """Run an experiment over sites; the run's folder."""
+    """Run an experiment over sites; return the run's folder."""
     text = experiment_text(each)
     grid = SitesGrid(files.values())
     if on_reply is not None:

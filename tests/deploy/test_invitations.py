@@ -175,7 +175,7 @@ def test_a_site_file_is_checked_before_anything_is_written(
         ({"address": "evil.example.org:9092"}, "changed on its way"),
         ({"certificate": "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n"}, "is not a certificate"),
         ({"certificate": "/etc/passwd"}, "is not a certificate"),
-        ({"coordinator": "ssh-ed25519 AAAA x"}, "not a public key in OpenSSH's form"),
+        ({"coordinator": "ssh-ed25519 AAAA x"}, "not a public key in OpenSSH format"),
         ({"coordinator": generate_node_key("x")[1].decode()}, "changed on its way"),
         ({"key": "/etc/ssh/ssh_host_rsa_key"}, "not a private key"),
         ({"fingerprint": "0000"}, "changed on its way"),
@@ -259,8 +259,8 @@ def test_keys_that_nobody_waits_for_are_refused(there: Federation, tmp_path: Pat
     ours.parent.mkdir()
     ours.write_text(Path(f"{there.coordinator}.pub").read_text().replace(" coordinator\n", " b\n"))
     for files, said in (
-        ([key_file(tmp_path, "stranger")], "nobody invited stranger; `fedmm deploy invite .* stranger` does"),
-        ([key_file(tmp_path, "a")], "a has another key already"),
+        ([key_file(tmp_path, "stranger")], "stranger was not invited; run `fedmm deploy invite .* stranger`"),
+        ([key_file(tmp_path, "a")], "a already has another key"),
         ([stolen], "the key of b is that of a already"),
         ([ours], "the key of b is that of coordinator already"),
         ([key_file(tmp_path / "three", "b", of="a")], "says that it is the key of 'a'"),
@@ -284,7 +284,7 @@ def test_keys_that_nobody_waits_for_are_refused(there: Federation, tmp_path: Pat
 
 def test_all_keys_are_accepted_or_none(there: Federation, tmp_path: Path) -> None:
     invited(there, "a")
-    with pytest.raises(FedmmError, match="nobody invited b"):
+    with pytest.raises(FedmmError, match="b was not invited"):
         accept(there, [key_file(tmp_path, "a"), key_file(tmp_path, "b")])
     assert list(there.keys.iterdir()) == []
 

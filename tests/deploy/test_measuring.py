@@ -455,5 +455,5 @@ def test_rows_are_held_back_where_that_makes_sense(tmp_path: Path) -> None:
         with_rows(5)
     with pytest.raises(FedmmError, match="of a share, the experiment's data set says"):
         with_rows(30, kind="share")
-    with pytest.raises(FedmmError, match="validation_rows must be below 90, what the site holds, not 90"):
+    with pytest.raises(FedmmError, match="validation_rows must be below 90, the site's labelled rows, not 90"):
         site_rows(with_rows(90), each)

@@ -40,7 +40,7 @@ def stop(federation: Federation, name: str) -> None:
     """End a site's processes, as its operator would."""
     site = next(each for each in processes.load(federation.processes) if each.name == name)
     os.kill(site.pid, signal.SIGTERM)
-    until(lambda: f"site {name} has ended" in text(federation.logs / f"{name}.log"), 60, f"{name} did not end")
+    until(lambda: f"site {name} has stopped" in text(federation.logs / f"{name}.log"), 60, f"{name} did not end")
 
 
 # Late -----------------------------------------------------------------------------------------------------------------

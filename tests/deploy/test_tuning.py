@@ -31,7 +31,7 @@ from fedmm.remote.flower.engine import Patience
 from fedmm.runs import sweep as sweeping
 from fedmm.runs.tuning import halving
 from fedmm.runs.tuning.candidates import PLAIN, derive_candidates
-from fedmm.runs.tuning.halving import Budget
+from fedmm.runs.tuning.halving import Budget, Pace
 from fedmm.runs.tuning.rungs import Halving
 from fedmm.sites.config import SiteConfig, read_site
 from fedmm.sites.experiments import deployed_experiment, experiment_text
@@ -132,7 +132,8 @@ def test_the_sites_count_every_round_and_no_more_questions_than_they_were_asked_
     [
         (
             {"max_rounds": 15},
-            r"the tuning takes 16 rounds of this site, which has 15 left of its policy.max_rounds, 15",
+            r"the tuning takes 16 rounds of this site, which has 15 left of its policy.max_rounds, 15; .*; ask for "
+            "more, or start a tuning of fewer rounds with --max-rounds",
         ),
         ({"max_questions": 30}, r"the tuning takes 37 questions of this site, which has 30 left"),
         ({"require_approval": True}, r"this site's owner approves every single one \(policy.require_approval\)"),
@@ -173,8 +174,7 @@ def test_max_rounds_is_kept_by_what_goes_on_after_a_cut(tmp_path: Path, monkeypa
     monkeypatch.setattr(halving, "FEWEST_ROUNDS", 2)
     with monkeypatch.context() as patch:
         patch.setattr(tuned_over, "Budget", partial(Budget, clock=lambda: 0.0))
-        measured = {"per_round": 1.15, "per_rung": 0.0, "per_run": 0.0}
-        patch.setattr(Halving, "_measure_pace", lambda self: self.state.update(pace=measured))
+        patch.setattr(Halving, "_measure_pace", lambda self: setattr(self.state, "pace", Pace(1.15, 0.0)))
         patch.setattr(Halving, "_keep_pace", lambda *_: None)
         serve_tuning(grid_of(tmp_path, LONGER), request(tmp_path, LONGER, seeds=3, minutes=1.0, max_rounds=88))
     assert answered(tmp_path)[0] == 45

@@ -48,7 +48,7 @@ REFUSALS: dict[str, tuple[Update, str]] = {
     "one that was not invited": (update("d"), "it was not asked to take part"),
     "an old round": (update(round=4), "its update is for round 5, and this is round 7"),
     "a round to come": (update(round=9), "its update is for round 10, and this is round 7"),
-    "another session": (update(session=2), "its update answers what was sent before the server restarted"),
+    "another session": (update(session=2), "its update answers an invitation from before the server restarted"),
     "a lost state": (update(vectors={}, lost=True), "it has lost its state after round 5"),
     "a lost first state": (update("c", vectors={}, lost=True), "it has lost its first state"),
     "another state": (update(base=2), "it continued from its state after round 3, not from its state after round 5"),
@@ -217,9 +217,7 @@ def test_the_reason_names_what_is_too_long() -> None:
     for part, word in (("z", "update"), ("control_change", "'control_change'"), ("running statistics",) * 2):
         reasons = usual.refusals({"a": good, "b": {**good, part: 1e6}})
         assert list(reasons) == ["b"]
-        expected = (
-            f"its {word} has norm 1e+06, above 10, the larger of 10 times what is usual among the other clients (1)"
-        )
+        expected = f"its {word} has norm 1e+06, above 10, the larger of 10 times the other clients' median (1)"
         assert reasons["b"].startswith(expected)
 
 
@@ -230,10 +228,10 @@ def test_an_honest_site_of_a_diverging_run_is_refused_and_told_what_to_do() -> N
     assert usual.refusals(before) == {}
     reasons = usual.refusals({"source-1": {"z": 24.95}, "target-1": {"z": 1.16}})
     assert list(reasons) == ["source-1"]
-    assert "above 11.6, the larger of 10 times what is usual among the other clients (1.16) and" in reasons["source-1"]
+    assert "above 11.6, the larger of 10 times the other clients' median (1.16) and" in reasons["source-1"]
     assert "a run that diverges looks the same: lower its step sizes, or set max_update_norm" in reasons["source-1"]
     alone = usual.refusals({"source-1": {"z": 96.0}})["source-1"]
-    assert "above 95.2, 10 times the first model's own; a run that diverges" in alone
+    assert "above 95.2, 10 times the norm of the initial model; a run that diverges" in alone
 
 
 def test_who_takes_more_local_steps_may_go_further() -> None:

@@ -90,7 +90,9 @@ def test_a_client_without_values_is_refused() -> None:
     game = random_game(1)
     clients = [FieldClient(name, q.field) for name, q in zip(game.names, game.clients, strict=True)]
     engine = InProcess(FederatedProblem(game.layout, torch.cat(game.start), clients), fedmm.AFL(), 1)
-    with pytest.raises(FedmmError, match="afl needs the value of each client's function, and client 'client-0' gives"):
+    with pytest.raises(
+        FedmmError, match="afl needs the value of each client's function, but client 'client-0' reports"
+    ):
         engine.run_round(engine.start())
 
 
@@ -173,7 +175,7 @@ def test_draws_by_weight_are_refused_with_noise() -> None:
             return torch.ones(3, dtype=FLOAT64)
 
     noise = Terms(transmission=fedmm.GaussianUpdate(1.0, 1.0, 1.0, 1.0))
-    with pytest.raises(FedmmError, match="drawn uniformly, and it draws them by their weights"):
+    with pytest.raises(FedmmError, match="uniformly drawn clients, and this algorithm draws them by weight"):
         InProcess(random_game(1).problem(), Drawn(), 2, noise)
 
 

@@ -1,4 +1,4 @@
-"""Exchanges that fail: every fault is a hash of its seed, kind, round and client, so that a run can be run again."""
+"""Exchanges that fail: a hash of seed, kind, round and client decides every fault, so that runs are reproducible."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ def happens(probability: float, seed: int, kind: str, t: int, client: str = "") 
 
 @dataclass
 class Unreliable(Exchange):
-    """Messages are lost, late and repeated, sites crash and come back with older copies of their files.
+    """An exchange with lost, late and repeated messages, and sites that crash and return with older states.
 
-    Each number is the probability for one client in one round.
-    unasked: the invitation is lost, or the site is down. unheard: the site has worked and its update is lost.
-    late: the update arrives up to three rounds later. twice: it arrives twice, and once more in the next round.
+    Each float is the probability for one client in one round.
+    unasked: the invitation is lost, or the site is down. unheard: the site has trained but its update is lost.
+    late: the update arrives one to three rounds later. twice: it arrives twice, and once more in the next round.
     stale: the site loses its newest state.
     """
 
@@ -67,9 +67,9 @@ class Unreliable(Exchange):
 
 @dataclass
 class Hostile(Exchange):
-    """Some clients send something else than what they computed.
+    """An exchange in which some clients do not send what they computed.
 
-    what: the update that arrives, of the update z_i - z_0 that was meant, and the round.
+    what: maps the computed update z_i - z_0, the round and the client's name to the update that arrives.
     """
 
     clients: Sequence[str]
@@ -97,7 +97,7 @@ class Hostile(Exchange):
 def survived(
     engine: Messaging, rounds: int, *, crashes: float = 0.0, checkpoint_every: int = 1, seed: int = 0
 ) -> tuple[FederatedState, list[RoundRecord]]:
-    """Run so many rounds with a server that may crash in any of them and goes back to its last checkpoint."""
+    """Run ``rounds`` rounds with a server that may crash in any of them and then resumes from its last checkpoint."""
     state = kept = engine.start()
     records = []
     for call in range(10 * rounds):

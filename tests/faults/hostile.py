@@ -1,4 +1,4 @@
-"""Ten clients of two kinds, of which two are hostile: where each defence ends. Run as a program it prints the table."""
+"""Measure each defence's error with ten clients of two kinds, of which two are hostile; as a script, print a table."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ METHODS: tuple[Algorithm, ...] = (FedMM(**RATES), ScaffoldGDA(**RATES), FedAvgGD
 
 
 def two_kinds(seed: int, spread: float = 0.3) -> Game:
-    """Five clients with one quadratic and five with another, their linear terms a little different."""
+    """Return five clients with one quadratic and five with another, with slightly different linear terms."""
     random = generator(seed + 1)
 
     def near(vector: Tensor) -> Tensor:
@@ -44,7 +44,7 @@ def normal(size: int, *parts: int | str) -> Tensor:
 
 @dataclass(frozen=True)
 class NoisyClient(FieldClient):
-    """Its field as batches of data would show it; the noise is a function of name, round and step."""
+    """A client whose field is noisy as if computed from batches; the noise depends on name, round and step."""
 
     t: int = 0
 
@@ -77,7 +77,7 @@ HOSTILE = (0, 5)
 def error(
     seed: int, algorithm: Algorithm, terms: Terms, attack: str, *, noisy: bool = True, grouped: bool = True
 ) -> float:
-    """How far the last rounds are on average from the saddle of the honest, relative to its length; inf for no end."""
+    """Return the last rounds' mean distance from the honest clients' saddle, relative to its norm; inf if diverged."""
     game = two_kinds(seed)
     kind = NoisyClient if noisy else FieldClient
     clients = [kind(name, client.field) for name, client in zip(game.names, game.clients, strict=True)]

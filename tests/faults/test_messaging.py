@@ -154,7 +154,7 @@ def test_an_answer_to_a_server_that_has_restarted_since_is_refused() -> None:
     state, _ = engine.run_round(engine.start())
     engine.run_round(state)
     _, record = engine.run_round(state)  # again from the state before
-    reason = "its update answers what was sent before the server restarted"
+    reason = "its update answers an invitation from before the server restarted"
     assert [tuple(each) for each in record.refused] == [("client-0", reason)]
     assert record.clients == 2
 

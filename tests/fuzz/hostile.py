@@ -1,4 +1,4 @@
-"""What goes wrong with values and files, as hypothesis strategies, and what is asked of those who meet it."""
+"""Hypothesis strategies for wrong values and damaged files, and what their readers must do."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _EFFORT = int(os.environ.get("FEDMM_FUZZ_EXAMPLES", "1"))
 
 
 def examples(count: int) -> settings:
-    """So many examples, or as many times more as the environment says."""
+    """Return settings for ``count`` examples, times FEDMM_FUZZ_EXAMPLES."""
     return settings(
         max_examples=count * _EFFORT, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck)
     )
 
 
 def answered(call: Callable[[], T]) -> T | None:
-    """The result; or None where it was refused in one line that a terminal can show."""
+    """Return the result, or None if the call was refused with one printable line."""
     try:
         return call()
     except FedmmError as refusal:
@@ -60,7 +60,7 @@ VALUES = st.recursive(
 
 @st.composite
 def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
-    """A file's bytes, cut off, with bits or bytes changed, parts swapped, doubled or lost, or emptied."""
+    """Return a file's bytes after one to three faults: cut, bits or bytes changed, parts swapped, doubled or lost."""
     content = bytearray(whole)
     for _ in range(draw(st.integers(1, 3))):
         where = draw(st.integers(0, max(len(content) - 1, 0)))
@@ -91,7 +91,7 @@ def damaged(draw: st.DrawFn, whole: bytes) -> bytes:
 
 @st.composite
 def damaged_text(draw: st.DrawFn, whole: bytes) -> bytes:
-    """A text file, damaged as any file or with words in it replaced by others that are nearly right."""
+    """Return a text file, damaged like any file or with words replaced by nearly valid ones."""
     if draw(st.booleans()):
         return draw(damaged(whole))
     tokens = whole.split(b" ")

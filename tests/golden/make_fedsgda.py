@@ -1,9 +1,9 @@
 """Record three rounds of FedSGDA+ on a small game: ``python make_fedsgda.py --checkout PATH``.
 
-PATH is a checkout of github.com/xidongwu/Federated-Minimax-and-Conditional-Stochastic-Optimization, by its authors. Its
-FSGDA runs as it is, as one client. The network is a weight for each class times a row's one feature; the adversary
-weighs the classes' cross entropies, its weights cut at 0 and divided by their sum. Only numbers are kept, in
-fedsgda.json.
+PATH is a checkout of github.com/xidongwu/Federated-Minimax-and-Conditional-Stochastic-Optimization, by the method's
+authors. Its FSGDA runs unchanged, with one client. The network multiplies a row's only feature by one weight per class;
+the adversary weights the classes' cross entropies, with weights clipped at 0 and divided by their sum. Only numbers are
+kept, in fedsgda.json.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from torch import nn
 
 ROUNDS, STEPS, RATE, RATE_MAX, SERVER_RATE, SNAPSHOT_EVERY = 3, 4, 0.5, 0.2, 0.7, 2
 ROWS = [0.9, -0.4, 1.3, 0.2, -1.1, 0.6, -0.7, 1.6, -0.1, 0.3]
-"""One row of each class, as many as its program has."""
+"""One row per class; there are as many classes as in the authors' program."""
 
 START = [0.1, -0.2, 0.3, 0.0, -0.4, 0.2, 0.5, -0.1, 0.4, -0.3]
 
@@ -34,7 +34,7 @@ def main() -> None:
     deepcopy, points = fsgda.copy.deepcopy, []
 
     def copied(kept: Any) -> Any:
-        """What it copies: both players at the start, and after each round."""
+        """Record what it copies: both players at the start and after each round."""
         if isinstance(kept, list):
             points.append(kept[0].detach().flatten().tolist())
         elif isinstance(kept, torch.Tensor):

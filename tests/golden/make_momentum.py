@@ -1,9 +1,9 @@
 """Record three rounds of two momentum methods on a small game: ``python make_momentum.py --checkout PATH``.
 
 PATH is a checkout of github.com/xidongwu/Federated-Minimax-and-Conditional-Stochastic-Optimization, by authors of
-FedSGDA-M. It has no FedSGDA-M, but FCSG-M and Acc-FCSG-M, for minimisation: the optimiser of their meta-learning, which
-is given the game's signed field here for a gradient. Steps are taken and averaged as by its own program, in one
-process; what it keeps of the step before is not averaged. Only numbers are kept, in momentum.json.
+FedSGDA-M. It does not have FedSGDA-M, but FCSG-M and Acc-FCSG-M for minimisation, as the optimiser of its
+meta-learning; here they get the game's signed field as the gradient. Steps are taken and averaged as in its program,
+but in one process; its memory of the previous step is not averaged. Only numbers are kept, in momentum.json.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ class Point(nn.Module):
 
 def rounds_of(optimizer: Any, method: str) -> list[list[float]]:
     class Player(optimizer.Meta):
-        """Its optimiser, of one client of the game."""
+        """Its optimiser for one client of the game."""
 
         def __init__(self, client: dict[str, list[float]]) -> None:
             nn.Module.__init__(self)
@@ -70,7 +70,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkout", type=Path, required=True)
     sys.path.insert(0, str(parser.parse_args().checkout / "Federated Model-Agnostic Meta-Learning"))
-    with patch.dict(sys.modules, {"model": ModuleType("model")}):  # its network and data, which a game needs not
+    with patch.dict(sys.modules, {"model": ModuleType("model")}):  # its network and data, which a game does not need
         optimizer = importlib.import_module("optimizer")
     content = {
         "about": "Three rounds of optimizer.py of github.com/xidongwu/Federated-Minimax-and-Conditional-Stochastic-"

@@ -1,7 +1,7 @@
 """Record three rounds of federated-minimax's optimisers on a small game: ``python make_peers.py --checkout PATH``.
 
-PATH is a checkout of github.com/xjiajiahao/federated-minimax. Its classes are driven as its own programs drive them
-where every client takes part in every round, but in one process. Only numbers are kept, in peers.json.
+PATH is a checkout of github.com/xjiajiahao/federated-minimax. Its classes are called as in its own programs with full
+participation, but in one process. Only numbers are kept, in peers.json.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def mean(points: list[Game]) -> Game:
 
 
 def averaged(work: Callable[[Game, dict[str, list[float]], int], Game]) -> list[list[float]]:
-    """Rounds of a method that sends points alone; ``work`` is a client's part of one."""
+    """Run a method that sends only points; return the server's points. work: a client's part of a round."""
     server, found = Game(), []
     for t in range(ROUNDS):
         server = mean([work(copy.deepcopy(server), client, t) for client in CLIENTS])
@@ -66,7 +66,7 @@ def averaged(work: Callable[[Game, dict[str, list[float]], int], Game]) -> list[
 
 
 def nothing() -> None:
-    """Its projection where there are no constraints."""
+    """The projection without constraints."""
 
 
 def coda_plus(algorithm: Any) -> list[list[float]]:
@@ -159,7 +159,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--checkout", type=Path, required=True)
     sys.path.insert(0, str(parser.parse_args().checkout))
-    import algorithm  # its package is on the path only now
+    import algorithm  # its package has just been put on the path
 
     methods = {"CODA_Plus": coda_plus, "CODASCA": codasca, "Extra_Step_Local_SGD": extra_step}
     methods["Local_SGDA_Plus"] = sgda_plus

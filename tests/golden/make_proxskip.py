@@ -1,7 +1,7 @@
 """Record three rounds of ProxSkip's program on a small game: ``python make_proxskip.py --checkout PATH``.
 
-PATH is a checkout of github.com/isayantan/ProxSkipVIP, by the authors of ProxSkip-SGDA-FL. Its QuadxDet.py runs as it
-is, but for the game, the sizes and the rates, and without its picture. Only numbers are kept, in proxskip.json.
+PATH is a checkout of github.com/isayantan/ProxSkipVIP, by the authors of ProxSkip-SGDA-FL. Its QuadxDet.py runs without
+its plot, with this game, its sizes, rates and coin tosses. Only numbers are kept, in proxskip.json.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ import numpy as np
 from make_peers import CLIENTS
 
 RATE, STEPS, LENGTHS = 0.1, 4, [3, 1, 5]
-"""One step size for all; the local steps, and those of ProxSkip's three rounds, which its coin ends."""
+"""The common step size, the other methods' local steps, and the steps in ProxSkip's rounds, which its coin ends."""
 
 GIVEN = {
     "n_comm": len(LENGTHS),
@@ -31,7 +31,7 @@ GIVEN = {
     "prob_comm": 1 / STEPS,
     "local_step": STEPS,
 }
-"""What the program's own names stand for."""
+"""Values that replace those of the program's variables."""
 
 METHODS = ["ProxSkip", "Local_GDA", "Local_EG", "FedGDA_GT"]
 
@@ -51,7 +51,7 @@ def field(z: np.ndarray, node: int) -> np.ndarray:
 
 
 def measured(program: Path) -> list[list[float]]:
-    """The points at which the program measures its distance, method by method."""
+    """Return the points at which the program measures its distance to the optimum, method by method."""
     points: list[list[float]] = []
     game = SimpleNamespace(
         grad=field, optdist=lambda z: points.append(z.tolist()), L_node=np.ones(1), mu_node=np.ones(1)

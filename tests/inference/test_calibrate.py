@@ -128,6 +128,6 @@ def test_a_row_alone_is_decided_as_it_was_among_all(run: Path, recall: float) ->
     logits = calibrated.predictor.logits(part.x).double()
     for off in (-1.0, 1.0):
         moved = calibrated_logits(logits * (1 + off * 2e-6), calibrated.temperature, calibrated.bias)
-        found = (moved[:, 1] - moved[:, 0] >= calibrated.threshold)[part.y == 1].double().mean()
+        found = (moved[:, 1] - moved[:, 0] >= calibrated.log_odds_threshold)[part.y == 1].double().mean()
         assert float(found) >= recall - 1e-12
-    assert fitted.threshold == calibrated.threshold
+    assert fitted.log_odds_threshold == calibrated.log_odds_threshold

@@ -94,7 +94,8 @@ def test_average_precision_and_the_curves_are_sklearns() -> None:
     false, true = zip(*found.curves.roc, strict=True)
     assert auc(false, true) == pytest.approx(found.auc, abs=0.01)
     precision, recall, thresholds = precision_recall_curve(y.numpy(), s.numpy())
-    known = {round(float(t), 9): (float(r), float(p)) for t, r, p in zip(thresholds, recall, precision, strict=False)}
+    at = [1 / (1 + math.exp(-t)) for t in thresholds]  # of log odds, as probabilities
+    known = {round(float(t), 9): (float(r), float(p)) for t, r, p in zip(at, recall, precision, strict=False)}
     assert len(found.curves.thresholds) == len(found.curves.precision_recall) == 200
     for threshold, point in zip(found.curves.thresholds, found.curves.precision_recall, strict=True):
         assert point == pytest.approx(known[round(threshold, 9)], abs=1e-12)

@@ -126,7 +126,7 @@ def test_files_say_nothing_of_the_machine_they_come_from(moons: FinishedRun, tmp
 
 
 def test_calibrated_probabilities_are_inside_and_the_threshold_is_told(moons: FinishedRun, tmp_path: Path) -> None:
-    calibrated = replace(moons, temperature=0.4, bias=-1.5, threshold=0.7)
+    calibrated = replace(moons, temperature=0.4, bias=-1.5, log_odds_threshold=0.7)
     x = torch.rand(5, *moons.predictor.show.stored)
     odds = moons.predictor.logits(x).double()
     expected = (odds / 0.4 + torch.tensor([0.0, -1.5])).softmax(dim=1)

@@ -72,7 +72,7 @@ def test_what_was_interrupted_goes_on_and_ends_with_the_same_results(
 
 def test_fedmm_by_another_name_is_left_out(tmp_path: Path) -> None:
     said = run(tmp_path, [QuadraticGame(9)], ["fedmm_restrained"])
-    assert said == ["fedmm_restrained is left out of quadratic, which has no features to restrain: there it is fedmm"]
+    assert said == ["fedmm_restrained is skipped on quadratic, which has no features to restrain: it would equal fedmm"]
     assert read_lines(tmp_path / RESULTS) == []
 
 

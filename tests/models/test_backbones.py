@@ -154,8 +154,8 @@ def test_weights_that_do_not_fit_are_refused(own: Path) -> None:
         ("own_net", "backbone must be 'timm:NAME', 'torchvision:NAME' or 'package.module:factory'"),
         ("own_net:mak", "own_net has no 'mak'; did you mean 'make'?"),
         ("own_net:number", "is int, not a function"),
-        ("own_net:five", "made an object of type int; it must be an nn.Module"),
-        ("own_net:boom", "cannot be made with these options: it went wrong"),
+        ("own_net:five", "returned an object of type int; it must be an nn.Module"),
+        ("own_net:boom", "cannot be built with these options: it went wrong"),
         ("own_net:Pair", "must map [rows, ...] to a tensor of features"),
         ("broken_net:make", "the module 'broken_net' cannot be imported: No module named 'nothing_of_that_name'"),
         ("no_such_net:make", "the module 'no_such_net' cannot be imported"),
@@ -178,7 +178,7 @@ def test_rows_that_it_does_not_take_are_refused(own: Path) -> None:
 
 
 def test_a_backbone_that_draws_random_numbers_of_its_own_is_refused(own: Path) -> None:
-    with pytest.raises(FedmmError, match="draws random numbers of its own"):
+    with pytest.raises(FedmmError, match="draws from torch's global random generator"):
         trained(Backbone(backbone="own_net:Random"))
 
 
@@ -236,7 +236,7 @@ def test_networks_of_timm_by_their_names() -> None:
     assert grey(torch.rand(2, 1, 32, 32)).shape == (2, 256)
     assert "timm has no network 'test_resnot'; did you mean 'test_resnet'" in refusal(backbone="timm:test_resnot")
     assert "does not take rows of shape [5]" in refusal((5,), backbone="timm:test_resnet")
-    assert "cannot be made with these options" in refusal(backbone="timm:test_resnet", options={"wings": 2})
+    assert "cannot be built with these options" in refusal(backbone="timm:test_resnet", options={"wings": 2})
 
 
 def test_networks_of_torchvision_by_their_names() -> None:

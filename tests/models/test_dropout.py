@@ -119,7 +119,7 @@ class FunctionalDropout(nn.Module):
     ],
 )
 def test_functional_dropout_is_refused(model: object) -> None:
-    with pytest.raises(FedmmError, match=r"random numbers of its own \(functional dropout\?\); use nn.Dropout"):
+    with pytest.raises(FedmmError, match=r"torch's global random generator \(functional dropout\?\); use nn.Dropout"):
         adapt(model=model())
 
 

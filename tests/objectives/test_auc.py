@@ -434,6 +434,8 @@ def test_counts_are_not_told_where_updates_carry_noise() -> None:
     pytest.importorskip("dp_accounting", reason="noise in updates needs fedmm[privacy]")
     noise = fedmm.Terms(transmission=fedmm.GaussianUpdate(0.1, 0.1))
     model, given = fedmm.Network(nn.Identity(), 2), train_options(rounds=1, batch_size=4, probe_rows=0, best_by="")
-    with pytest.raises(FedmmError, match=r"^auc must not need the clients' counts of each class if updates carry"):
+    with pytest.raises(
+        FedmmError, match=r"^auc needs the clients' class counts, which carry no noise; if updates carry"
+    ):
         Adaptation(sites(), model, AUC(), fedmm.FedSGDA(), given, terms=noise)
     assert Adaptation(sites(), model, AUC(positive_share=0.25), fedmm.FedSGDA(), given, terms=noise).account

@@ -1,4 +1,4 @@
-"""Federations of sites in one process that mask their updates, with keys of their own."""
+"""Federations in one process whose sites mask their updates, each with its own keys."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ RUN = "a run"
 
 
 class Site:
-    """A site's keys: the one that it is known by, and the one that its masks come of."""
+    """A site's keys: its identity, and the one from which its masks are derived."""
 
     def __init__(self, name: str, secret: bytes = b"") -> None:
         self.name = name
@@ -35,7 +35,7 @@ class Site:
 
 
 class Sites:
-    """Sites that know each other."""
+    """Sites that know each other's identities."""
 
     def __init__(self, names: list[str], secret: bytes = b"") -> None:
         self.each = {name: Site(name, secret + name.encode() if secret else b"") for name in names}

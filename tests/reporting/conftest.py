@@ -1,4 +1,4 @@
-"""Small run folders as a finished experiment leaves them."""
+"""Small run folders like those of finished experiments."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ LABELS = {"FedMM": ("fedmm", "dann"), "FedAvgGDA": ("fedavg_gda", "dann"), "sour
 
 
 class Folders:
-    """Writes run and comparison folders below ``root``."""
+    """Write run and comparison folders below ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root
 
     def run(self, name: str = "run", *, accuracies: Sequence[float | None] = (0.5, None, 0.75), **summary: Any) -> Path:
-        """A run folder whose rounds reach these target accuracies."""
+        """Write a run folder whose rounds reach these target accuracies."""
         folder = self.root / name
         folder.mkdir(parents=True)
         rounds = [
@@ -61,7 +61,7 @@ class Folders:
         return folder
 
     def comparison(self, accuracies: dict[str, Sequence[Sequence[float | None]]], title: str = "two moons") -> Path:
-        """A comparison folder: for each label, the accuracies over the rounds of each seed."""
+        """Write a comparison folder. accuracies: by label, for each seed the target accuracies by round."""
         folder = self.root / "comparison"
         entries: list[dict[str, object]] = []
         for label, seeds in accuracies.items():

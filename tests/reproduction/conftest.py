@@ -1,4 +1,4 @@
-"""Items of the paper and results of their runs, small and made up."""
+"""Small, made-up items of the paper and results of their runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ PROVENANCE = {
 
 
 def line(panel: str, curve: str, accuracies: Sequence[float | None], **values: Any) -> dict[str, Any]:
-    """A finished run as its line of a results file holds it, evaluated every 25 rounds."""
+    """Return the line of a results file for a finished run that was evaluated every 25 rounds."""
     rounds = [25 * (i + 1) for i in range(len(accuracies))]
     measured = [value for value in accuracies if value is not None]
     return {
@@ -48,7 +48,7 @@ def line(panel: str, curve: str, accuracies: Sequence[float | None], **values: A
 
 
 class Paper:
-    """Writes the folder of an item and its results below ``root``."""
+    """Write the folder of an item and its results below ``root``."""
 
     def __init__(self, root: Path) -> None:
         self.root = root

@@ -1,4 +1,4 @@
-"""A paper with two figures and a table, small enough to be run in a test."""
+"""A paper with two figures and a table, small enough to run in a test."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ FILES = {
     """,
 }
 RUNS = {"figure_1": 8, "figure_2": 2}
-"""How many there are at full scale."""
+"""The number of runs at full scale."""
 
 
 def dedented(text: str) -> str:
@@ -112,7 +112,7 @@ def dedented(text: str) -> str:
 
 
 def write_paper(folder: Path, **changes: str) -> Path:
-    """The paper's folder; changes: other text for a file, by its name without folders and ending."""
+    """Write the paper's folder. changes: replacement text of a file, by its name without folders and extension."""
     for name, text in FILES.items():
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,19 +121,19 @@ def write_paper(folder: Path, **changes: str) -> Path:
 
 
 def changed(path: Path, old: str, new: str) -> None:
-    """Put ``new`` in the place of ``old``, which must be there."""
+    """Replace ``old``, which must be in the file, with ``new``."""
     text = path.read_text(encoding="utf-8")
     assert old in text
     path.write_text(text.replace(old, new), encoding="utf-8")
 
 
 def numbers(line: dict[str, Any]) -> dict[str, Any]:
-    """All of a result that does not tell when and where it was computed."""
+    """Return a result without when and where it was computed."""
     return {key: value for key, value in line.items() if key != "provenance"}
 
 
 def tick_at_every_look(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a second whenever it is looked at: once a round, and once before each stack."""
+    """Patch the clock to advance by a second at each reading: once per round, and once before each stack."""
     ticks = iter(range(10_000))
     monkeypatch.setattr("fedmm.training.batched._FLUSH_SECONDS", 0.0)
     fake = types.SimpleNamespace(monotonic=lambda: next(ticks), perf_counter=time.perf_counter)

@@ -1,9 +1,9 @@
-"""A run that ends, as in a power cut, at one moment of writing a checkpoint after the other, and goes on.
+"""Stop a run, as a power cut would, at each successive moment of writing a checkpoint, and resume it.
 
-Run as ``python -m runs.crashing FOLDER in_process|batched|adapt``. For k = 1, 2, ... a process is ended at the
-k-th call of what touches the disk after round 3 of 7; the next one goes on. There is a line for each k: at what the
-process was ended, whether the newest checkpoint could be read, and whether the end was the same to the bit. Without
-processes, an end is an exception, after which nothing reaches the disk in these ways any more.
+Run as ``python -m runs.crashing FOLDER in_process|batched|adapt``. For k = 1, 2, ... a process is ended at the k-th
+moment after round 3 of 7: before or after a call that changes the disk, or halfway through the tensors. The next one
+resumes the run. A line for each k says where the process ended, whether the newest checkpoint was readable, and whether
+the final model was bit-identical. Without processes, an exception ends the run, and no later call changes the disk.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedmm.training.checkpoints import Checkpoints
 
 ENDED = 9
 TOUCHING = ("replace", "unlink", "fsync")
-"""Functions of ``os`` that change what is on the disk."""
+"""Functions of ``os`` that change the disk."""
 TABLES: dict[str, Any] = {
     "run": {"rounds": 7, "threads": 1, "checkpoint_every": 1, "checkpoint_seconds": 0.0, "batch_size": 8},
     "data": {"name": "moons", "rows": 40, "test_rows": 20},
@@ -36,14 +36,14 @@ TABLES: dict[str, Any] = {
 
 
 class Ended(BaseException):
-    """What stands for the end of a process in this one."""
+    """Raised in this process in place of the end of another."""
 
     def __init__(self, status: int) -> None:
         self.status = status
 
 
 class Crash:
-    """Ends the process at a chosen call; ``armed`` after the round of interest. leave: how a process ends."""
+    """End the process at a chosen moment; ``armed`` after the round of interest. leave: ends the process."""
 
     def __init__(self, number: int, log: Path, leave: Callable[[int], NoReturn]) -> None:
         self.left, self.log, self.armed, self.leave = number, log, False, leave
@@ -58,7 +58,7 @@ class Crash:
             self.leave(ENDED)
 
     def around(self, module: Any, name: str) -> None:
-        """Before and after every call of a function."""
+        """Add a moment before and one after every call of a function."""
         real = getattr(module, name)
 
         def call(*given: Any, **options: Any) -> Any:
@@ -70,7 +70,7 @@ class Crash:
         setattr(module, name, call)
 
     def half_written(self) -> None:
-        """In the middle of writing the tensors, too."""
+        """Add a moment in the middle of writing the tensors."""
         real = tensor_files.save_file
 
         def save_file(tensors: Any, path: Path, **options: Any) -> None:
@@ -106,7 +106,7 @@ def run(kind: str, folder: Path, on_round: Callable[[Any], None] | None = None) 
 
 
 def in_a_process(work: Callable[[Callable[[int], NoReturn]], None]) -> int:
-    """The exit status of ``work`` in a process of its own, which begins as this one is; it is told how to leave."""
+    """Return the exit status of ``work`` in a forked process. work: gets a function that ends the process."""
     process = os.fork()
     if process == 0:
         status = 1
@@ -120,7 +120,7 @@ def in_a_process(work: Callable[[Callable[[int], NoReturn]], None]) -> int:
 
 
 def in_this_process(work: Callable[[Callable[[int], NoReturn]], None]) -> int:
-    """As ``in_a_process``, without one: what work changed of the functions that touch the disk is put back."""
+    """Do the same without a process; restore the functions that change the disk if ``work`` patched them."""
     places = [(os, name) for name in TOUCHING] + [(tensor_files, "save_file")]
     before = [getattr(place, name) for place, name in places]
 
@@ -143,7 +143,7 @@ def readable(folder: Path) -> bool:
 
 
 def crashes(folder: Path, kind: str, apart: Callable[..., int]) -> Iterator[dict[str, Any]]:
-    """A line for each moment; apart: runs something where it may end without ending this."""
+    """Yield a line for each moment. apart: ``in_a_process`` or ``in_this_process``."""
     assert apart(lambda _: run(kind, folder / "whole")) == 0
     expected = model_in(folder / "whole")
     for number in range(1, 200):
@@ -168,6 +168,6 @@ def crashes(folder: Path, kind: str, apart: Callable[..., int]) -> Iterator[dict
 
 
 if __name__ == "__main__":
-    experiment(TABLES).data.load()  # imports what all processes need
+    experiment(TABLES).data.load()  # import once what all processes need
     for found in crashes(Path(sys.argv[1]), sys.argv[2], in_a_process):
         print(json.dumps(found), flush=True)

@@ -1,4 +1,4 @@
-"""Processes that have fedmm imported already: killing a run many times does not take as many imports of torch."""
+"""Processes forked from one that has imported fedmm, so that tests that kill many runs import torch once."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ for line in sys.stdin:
 
 @dataclass
 class Started:
-    """A process that the template forked."""
+    """A process forked by the template."""
 
     template: Template
     pid: int
     code: int | None = None
 
     def poll(self) -> int | None:
-        """Its exit status, negative for a signal; None while it runs."""
+        """Return its exit status, negative for a signal; None while it is running."""
         return self._asked("poll")
 
     def wait(self) -> int:
@@ -62,7 +62,7 @@ class Started:
         return code
 
     def kill(self) -> None:
-        """SIGKILL to it and all that it started."""
+        """Send SIGKILL to it and to all processes that it started."""
         os.killpg(self.pid, signal.SIGKILL)
         self.wait()
 
@@ -74,12 +74,12 @@ class Started:
 
 @dataclass(frozen=True)
 class Template:
-    """An interpreter with fedmm imported and nothing computed, which forks."""
+    """An interpreter that has imported fedmm and computed nothing, and forks on request."""
 
     process: subprocess.Popen[str]
 
     def start(self, program: str, *arguments: str | Path, folder: Path) -> Started:
-        """The program in a process group of its own, with these arguments from ``sys.argv[1]`` on."""
+        """Start the program in a new process group, with these arguments as ``sys.argv[1:]``."""
         words = [str(each) for each in arguments]
         pid = self.ask({"do": "start", "program": program, "arguments": words, "folder": str(folder)})
         assert pid is not None

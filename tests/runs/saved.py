@@ -1,4 +1,4 @@
-"""What is in a saved model, to the bit. Its file may list what it says of itself in any order."""
+"""The exact contents of a saved model; files are not compared directly because their metadata may be in any order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from safetensors.torch import load_file
 
 
 def model_in(path: Path) -> dict[str, tuple[object, ...]]:
-    """Every tensor's dtype, shape and bytes, of a model's file or of the one in a run's folder."""
+    """Return every tensor's dtype, shape and bytes. path: a model file, or a run's folder with one."""
     file = path / "model.safetensors" if path.is_dir() else path
     return {
         name: (tensor.dtype, tuple(tensor.shape), tensor.reshape(-1).view(torch.uint8).numpy().tobytes())

@@ -142,8 +142,8 @@ def test_every_candidate_has_every_validator_that_it_can_be_measured_by(compared
         "target_accuracy", "source_accuracy", "target_information", "target_entropy", "target_bnm", "target_snd",
         "target_auroc",
     }  # fmt: skip
-    assert found["source only"] == found["per-site standardisation"] == found["FedAvgGDA + MDD"] == without
-    assert found["SmoothedFedMM + DANN"] == without | {"domain_accuracy", "proxy_a_distance"}
+    assert found["source only"] == found["per-site standardisation"] == found["fedavg_gda + mdd"] == without
+    assert found["fedmm_smoothed + dann"] == without | {"domain_accuracy", "proxy_a_distance"}
     assert all(len(values) == 3 for entry in table["candidates"] for values in entry["measures"].values())
 
 
@@ -168,7 +168,7 @@ def test_the_table_goes_to_terminal_markdown_and_csv(compared: tuple[Path, dict[
     lines = [line for line in markdown.splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + len(table["candidates"])
     assert len({line.count("|") for line in lines}) == 1
-    assert rich_compared(table).row_count == len(table["candidates"])
+    assert rich_compared(table, 80).row_count == len(table["candidates"])
     rows = list(csv.DictReader(csv_compared(table).splitlines()))
     assert len(rows) == 3 * len(table["candidates"])
     for row in rows:

@@ -27,18 +27,18 @@ def test_the_methods_of_a_file_and_their_order() -> None:
     assert list(by_label(TABLES, "dann", "mdd")) == [
         "source only",
         "per-site standardisation",
-        "FedAvgGDA + DANN",
-        "FedAvgGDA + MDD",
-        "FedMM + DANN",
-        "FedMM + MDD",
+        "fedavg_gda + dann",
+        "fedavg_gda + mdd",
+        "fedmm + dann",
+        "fedmm + mdd",
     ]
 
 
 def test_the_default_is_the_restrained_fedmm_and_another_algorithm_of_the_file_is_compared_too() -> None:
     plain = {section: table for section, table in TABLES.items() if section != "algorithm"}
-    assert list(by_label(plain))[2:] == ["FedAvgGDA + DANN", "RestrainedFedMM + DANN"]
+    assert list(by_label(plain))[2:] == ["fedavg_gda + dann", "fedmm_restrained + dann"]
     scaffold = by_label({**TABLES, "algorithm": {"name": "scaffold_gda", "lr_min": 0.03}})
-    assert list(scaffold)[2:] == ["FedAvgGDA + DANN", "RestrainedFedMM + DANN", "ScaffoldGDA + DANN"]
+    assert list(scaffold)[2:] == ["fedavg_gda + dann", "fedmm_restrained + dann", "scaffold_gda + dann"]
     assert {found.algorithm.lr_min for found in scaffold.values()} == {0.03}
 
 
@@ -54,9 +54,9 @@ def test_all_share_data_model_rounds_batches_and_what_they_know_of_the_options()
         )
         assert each.data == (PerSite(data) if label == "per-site standardisation" else data)
         assert (each.algorithm.lr_min, each.algorithm.local_steps) == (0.03, 3)
-    assert found["FedMM + MDD"].objective.gamma == 2.0
-    assert found["FedMM + DANN"].objective.nu == found["FedAvgGDA + MDD"].objective.nu == 0.3
-    assert found["FedMM + DANN"].algorithm.penalty_min == 2.0
+    assert found["fedmm + mdd"].objective.gamma == 2.0
+    assert found["fedmm + dann"].objective.nu == found["fedavg_gda + mdd"].objective.nu == 0.3
+    assert found["fedmm + dann"].algorithm.penalty_min == 2.0
 
 
 def test_no_run_ends_early_or_is_chosen_by_what_only_some_have_or_by_labels() -> None:
@@ -71,8 +71,8 @@ def test_seeds_count_from_the_files_own() -> None:
 
 def test_a_preset_fills_in_what_each_method_needs() -> None:
     found = by_label({"run": {"preset": "paper"}, "data": {"name": "mnist_m"}}, "dann", "mdd")
-    assert list(found)[4:] == ["FedMM + DANN", "FedMM + MDD"]
-    assert found["FedMM + MDD"].objective.name == "mdd"
+    assert list(found)[4:] == ["fedmm + dann", "fedmm + mdd"]
+    assert found["fedmm + mdd"].objective.name == "mdd"
 
 
 @pytest.mark.parametrize(

@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from fedmm.config.schema import experiment
+from fedmm.core.signals.label_shift import LabelShift, estimate_label_shift
 from fedmm.core.signals.validators import RULE
 from fedmm.data.datasets.arrays import Arrays
 from fedmm.data.domains import DomainPair, Labelled
@@ -25,6 +26,7 @@ from fedmm.runs.evidence import (
 from fedmm.runs.run import run_experiment
 
 HEART = Path(os.environ.get("FEDMM_DATA", "")) / "heart"
+MIXES = torch.tensor([0.5, 0.5], dtype=torch.float64)
 HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
@@ -126,29 +128,62 @@ def runs(
 
 def test_verdicts_are_on_everything_beside_source_only() -> None:
     p = torch.eye(2).double()[torch.arange(400) % 2] * 0.98 + 0.01
-    from fedmm.core.signals.label_shift import estimate_label_shift
-
     none = shift_table(estimate_label_shift(p, torch.arange(400) % 2, p), ("a", "b"))
     assert read_shift(none).small
     found = judge_runs(
         [*runs("plain", "source_only", 0.3, shift=none), *runs("up", "dann", 0.4), *runs("down", "cdan", 0.2)]
     )
     assert {each["label"]: each["supported"] for each in found["verdicts"]} == {"up": True, "down": False}
-    assert found["source_only"] == "plain"
+    assert found["verdicts"][0]["source_only"] == "plain"
     assert found["rule"] == RULE
 
 
-@pytest.mark.parametrize("other", [{"rounds": 3}, {"rows": {"source": "40 rows", "target": "other rows"}}])
-def test_runs_of_other_rounds_or_rows_are_not_compared_with(other: dict[str, Any]) -> None:
-    rows = {"rows": {"source": "40 rows", "target": "30 rows"}}
+def held(inputs: float = 0.1, **target: Any) -> dict[str, Any]:
+    """The fingerprint of some rows."""
+    part = {"rows": 40, "classes": "c", "inputs": [inputs, 1.0]}
+    return {"source": part, "target": {**part, "classes": "", **target}}
+
+
+@pytest.mark.parametrize(("other", "difference"), [({"rounds": 3}, "rounds"), ({"fingerprint": held(rows=30)}, "rows")])
+def test_runs_of_other_rounds_or_rows_are_not_compared_with(other: dict[str, Any], difference: str) -> None:
+    rows = {"fingerprint": held()}
     up, short = runs("up", "dann", 0.4, **rows), runs("short", "source_only", 0.1, **{**rows, **other})
     (alone,) = judge_runs([*short, *up])["verdicts"]
-    assert alone["supported"] is None
-    assert alone["sentence"].endswith("no source-only run did as many rounds on the same rows")
+    assert (alone["supported"], alone["source_only"], alone["label_shift"]) == (None, None, None)
+    assert alone["sentence"].endswith(f"did as many rounds on the same rows: short has other {difference}")
     (beside,) = judge_runs([*short, *up, *runs("whole", "source_only", 0.5, **rows)])["verdicts"]
     assert beside["supported"] is False  # not higher than 0.5
-    scaled = runs("scaled", "dann", 0.6, per_site=True, rows={"source": "scaled", "target": "scaled"})
+    scaled = runs("scaled", "dann", 0.6, per_site=True, fingerprint=held(0.7))
     assert judge_runs([*scaled, *runs("whole", "source_only", 0.5, **rows)])["verdicts"][0]["supported"] is not False
+
+
+def test_inputs_that_another_machine_computed_are_the_same_rows() -> None:
+    plain = runs("plain", "source_only", 0.1, fingerprint=held())
+    rounded = runs("up", "dann", 0.4, fingerprint=held(0.1 * (1.0 + 1e-7)))
+    assert judge_runs([*plain, *rounded])["verdicts"][0]["source_only"] == "plain"
+
+
+def test_runs_that_one_rule_ended_in_other_rounds_are_compared() -> None:
+    def stopped(label: str, objective: str, rounds: list[int], **rule: Any) -> list[dict[str, Any]]:
+        may_stop = {"rounds": 100, "stop_by": "source_risk", "patience": 50, **rule}
+        each = runs(label, objective, 0.1, may_stop=may_stop)
+        return [run | {"rounds": many} for run, many in zip(each, rounds, strict=True)]
+
+    plain, up = stopped("plain", "source_only", [100] * 3), stopped("up", "dann", [72, 63, 44])
+    assert judge_runs([*plain, *up])["verdicts"][0]["source_only"] == "plain"
+    other = stopped("other", "source_only", [100] * 3, patience=10)
+    (alone,) = judge_runs([*other, *up])["verdicts"]
+    assert alone["sentence"].endswith(": other has other rounds")
+
+
+def test_each_verdict_says_what_it_compared_with() -> None:
+    low, high = (shift_table(LabelShift(MIXES, MIXES, 0.0, True, 0.0, high), ("a", "b")) for high in (0.05, 0.3))
+    short = runs("short", "source_only", 0.1, shift=high, source_risk=0.1)
+    whole = runs("whole", "source_only", 0.1, shift=low, rounds=20)
+    found = judge_runs([*short, *whole, *runs("a", "dann", 0.4), *runs("b", "dann", 0.4, rounds=20)])["verdicts"]
+    assert [(each["label"], each["source_only"], each["label_shift"]) for each in found] == [
+        ("a", "short", high), ("b", "whole", low),
+    ]  # fmt: skip
 
 
 def test_what_adapts_to_nothing_is_neither_judged_nor_compared_with() -> None:
@@ -156,7 +191,7 @@ def test_what_adapts_to_nothing_is_neither_judged_nor_compared_with() -> None:
         runs(*each) for each in (("none", "source_only", 0.1), ("up", "dann", 0.4), ("auc", "auc", 0.4))
     )
     assert [each["label"] for each in judge_runs([*plain, *up, *ranked])["verdicts"]] == ["up"]
-    assert judge_runs([*up, *ranked])["source_only"] is None
+    assert judge_runs([*up, *ranked])["verdicts"] == []
     assert judge_runs(ranked)["note"] == ""
 
 
@@ -165,5 +200,5 @@ def test_without_a_source_only_run_nothing_is_judged() -> None:
     assert found["verdicts"] == []
     assert found["note"] == NO_SOURCE_ONLY
     supervised = [each | {"partition": "target_supervised"} for each in runs("bound", "source_only", 0.5)]
-    assert judge_runs([*supervised, *runs("up", "dann", 0.4)])["source_only"] is None
+    assert judge_runs([*supervised, *runs("up", "dann", 0.4)])["verdicts"] == []
     assert judge_runs([])["verdicts"] == []

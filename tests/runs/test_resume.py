@@ -157,7 +157,7 @@ def test_a_damaged_checkpoint_falls_back_to_the_one_before(tmp_path: Path, damag
     newest.write_bytes({"truncated": content[:middle], "flipped": flipped, "empty": b""}[damage])
     said: list[str] = []
     run_experiment(each, tmp_path / "run", progress=False, resume=True, say=said.append)
-    (damaged,) = (line for line in said if "the checkpoint before it is tried" in line)
+    (damaged,) = (line for line in said if "trying the one before it" in line)
     assert "round-00000007.safetensors" in damaged
     assert "continuing after round 6" in said
     assert model_in(tmp_path / "run") == model_in(tmp_path / "whole")
@@ -198,6 +198,32 @@ def test_data_that_changed_is_noticed(tmp_path: Path, engine: str) -> None:
     rows[3][1] = 100.0
     with pytest.raises(FedmmError, match=r"the data has changed since the run in .* started: client '.*' held"):
         run_experiment(on(rows), tmp_path / "run", resume=True)
+
+
+def test_a_run_with_noise_keeps_no_checksum_of_rows_and_knows_their_numbers(tmp_path: Path) -> None:
+    """Whoever knows all rows of a client but one could try out that one by a checksum."""
+
+    def noisy(rows: int) -> Experiment:
+        model = {"name": "mlp", "hidden": [8], "adversary_hidden": [8], "centre": "none"}
+        return small(
+            data={"name": "moons", "rows": rows},
+            run={"probe_rows": 0},
+            model=model,
+            algorithm={"name": "fedmm"},
+            transmission={"name": "gaussian"},
+        )
+
+    run_until(noisy(40), tmp_path / "run", 2)
+    assert json.loads((tmp_path / "run" / "held.json").read_text()) == {
+        "source-1": "weight 1, source 40 rows [2] float32, target none",
+        "target-1": "weight 1, source none, target 40 rows [2] float32",
+    }
+    (tmp_path / "run" / "experiment.toml").write_text(write_toml(noisy(44).tables()))
+    with pytest.raises(FedmmError, match=r"the data has changed since the run in .* started: client 'source-1' held"):
+        run_experiment(noisy(44), tmp_path / "run", resume=True)
+    (tmp_path / "run" / "experiment.toml").write_text(write_toml(noisy(40).tables()))
+    run_experiment(noisy(40), tmp_path / "run", progress=False, resume=True)
+    assert "fingerprint" not in json.loads((tmp_path / "run" / "summary.json").read_text())
 
 
 @pytest.mark.parametrize("text", ["", "[1]", "3", "null", "{"])

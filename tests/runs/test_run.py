@@ -68,7 +68,7 @@ SUMMARY_KEYS = {
     "kind", "status", "label", "algorithm", "objective", "data", "partition", "model", "seed", "rounds",
     "target_accuracy", "source_accuracy", "target_information", "target_entropy", "seconds", "bytes_up", "bytes_down",
     "parameters", "clients", "versions", "hardware", "engine", "precision", "refused", "guard",
-    "rows", "split", "tested_rows", "best", "stopped_early",
+    "fingerprint", "tested_rows", "best", "stopped_early",
     "target_bnm", "target_snd", "domain_accuracy", "proxy_a_distance", "label_shift", "tested_rows_trained_on",
 }  # fmt: skip
 
@@ -493,7 +493,7 @@ def test_rounds_on_the_way_to_divergence_are_json_too(tmp_path: Path) -> None:
 
 def test_a_summary_of_a_run_with_noise_holds_nothing_computed_from_rows_without_it(tmp_path: Path) -> None:
     summary = run(tmp_path, "transmission.name=gaussian", "run.probe_rows=0", "model.centre=none")
-    assert not {"rows", "split"} & summary.keys()
+    assert "fingerprint" not in summary
     assert summary["label_shift"] is None
 
 

@@ -136,7 +136,7 @@ def test_where_nothing_is_missing_but_the_class_mix_is_rough_no_command_is_advis
         ({}, {}),
         ({"run": {"uploads": "int8"}}, {}),
         ({"run": {"stop_by": "source_risk"}}, {}),
-        ({}, {"rows": {"source": "40 rows [2] other", "target": "40 rows [2] other"}}),
+        ({}, {"fingerprint": {"source": {"rows": 40, "classes": "other", "inputs": [0.1, 1.0]}}}),
     ],
     ids=["stopped early", "other uploads", "may stop early", "other rows"],
 )

@@ -1,4 +1,4 @@
-"""Sites' tests that need a whole federation start it as those of the coordinator do."""
+"""Sites' tests that need a whole federation use the fixture of the coordinator's tests."""
 
 from deploy.conftest import federation
 

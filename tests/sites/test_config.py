@@ -115,9 +115,12 @@ def test_what_is_no_toml_or_empty_is_refused(tmp_path: Path, text: str) -> None:
     [
         (
             GOOD.replace('state = "kept"', 'state = "kept"\nworker = "resident"'),
-            r"site\.worker is gone: a site does its work in its one process; take the line out",
+            r"site\.worker is no longer used: a site works in a single process; remove the line",
         ),
-        (GOOD + "runtime_port = 9094\n", r"superlink\.runtime_port is gone: a site opens no port; take the line out"),
+        (
+            GOOD + "runtime_port = 9094\n",
+            r"superlink\.runtime_port is no longer used: a site opens no port; remove the line",
+        ),
     ],
 )
 def test_keys_of_older_versions_are_refused_with_what_to_do(tmp_path: Path, text: str, sentence: str) -> None:

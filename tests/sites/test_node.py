@@ -119,7 +119,7 @@ def test_a_refusal_and_a_bug_are_told_and_the_node_goes_on(clinic: Clinic) -> No
     refused = clinic.asked(write("train", NODE, Packed({}, {"round": 13}, {})))
     assert refused.about == {PROBLEM: "round 13 is not worked on"}
     failed = clinic.asked(write("train", NODE, Packed({}, {"round": 14}, {})))
-    assert failed.about == {PROBLEM: "it failed with IndexError; its own log says more"}
+    assert failed.about == {PROBLEM: "it failed with IndexError; see the site's own log"}
     assert "IndexError: a bug" in clinic.said[-1]
     assert clinic.asked(write("train", NODE, QUESTION)).about["round"] == 3
 
@@ -133,7 +133,7 @@ def test_two_processes_of_one_site_are_refused(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(node_module, "_run", lambda nodes: run_sites([config], lambda name, line: None))
     with pytest.raises(FedmmError, match=r"the site with its state in .* is already running"):
         run_sites([config], lambda name, line: None)
-    with pytest.raises(FedmmError, match="two of these files belong to one site"):
+    with pytest.raises(FedmmError, match=r"two of these files have the same site\.name"):
         run_sites([config, config], lambda name, line: None)
 
 
@@ -240,10 +240,10 @@ def test_an_app_of_somebody_elses_runs_at_no_site_and_learns_nothing(two_sites: 
     until(answers.exists, 300, "the attacker's server did not run")
     asked, *said = answers.read_text().splitlines()
     assert (asked, len(said)) == ("2", 2)
-    assert all("it is not a message of this program" in each for each in said)
+    assert all("it is not a message of fedmm" in each for each in said)
     assert not ran.exists()
     for name in ("source-1", "target-1"):
-        assert "refused: it is not a message of this program" in text(two_sites.logs / f"{name}.log")
+        assert "refused: it is not a message of fedmm" in text(two_sites.logs / f"{name}.log")
 
 
 @pytest.mark.processes
@@ -251,7 +251,7 @@ def test_a_registered_site_cannot_send_another_one_questions(two_sites: Federati
     start = "site target-1 is node "
     victim = int(text(two_sites.logs / "target-1.log").split(start)[1].split()[0])
     os.kill(pid_of(two_sites, "site", "source-1.toml"), signal.SIGTERM)  # its key is the attacker's now
-    until(lambda: "has ended" in text(two_sites.logs / "source-1.log"), 60, "the site did not end")
+    until(lambda: "has stopped" in text(two_sites.logs / "source-1.log"), 60, "the site did not end")
     number = begin(two_sites, demo_experiment(2))
     config = read_site(two_sites.sites / "source-1.toml")
     key = read_node_key(Path(config.superlink.key), "key")
@@ -367,7 +367,7 @@ def test_a_site_whose_clock_is_wrong_is_told_so(two_sites: Federation, tmp_path:
         "lambda cls, tz=None: now(tz) + datetime.timedelta(seconds=60))})\n"
     )
     os.kill(pid_of(two_sites, "site", "source-1.toml"), signal.SIGTERM)
-    until(lambda: "has ended" in text(two_sites.logs / "source-1.log"), 60, "the site did not end")
+    until(lambda: "has stopped" in text(two_sites.logs / "source-1.log"), 60, "the site did not end")
     log = tmp_path / "shifted.log"
     env = {**environment(two_sites.flower), "PYTHONPATH": str(tmp_path)}
     command = [sys.executable, "-m", "fedmm", "deploy", "site", str(two_sites.sites / "source-1.toml")]

@@ -129,7 +129,9 @@ def test_a_file_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(FedmmError, match="needs an experiment with a built-in data set"):
         site_rows(site(tmp_path), elsewhere())
     each = deployed_experiment({"data": {"name": "moons"}, "model": {"name": "mlp"}})
-    with pytest.raises(FedmmError, match=r"site\.name 'a' has no share; the partition deals to source-1, target-1"):
+    with pytest.raises(
+        FedmmError, match=r"site\.name 'a' has no share; the partition has shares of source-1, target-1"
+    ):
         site_rows(site(tmp_path), each)
 
 

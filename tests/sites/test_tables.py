@@ -205,7 +205,7 @@ def test_a_column_that_a_site_lacks_can_be_missing_in_all_of_its_rows(tmp_path: 
     frames = changed("south", lambda frame: frame.drop(columns="crp").assign(ward=np.nan))
     folder = run(tmp_path / "server", sites(tmp_path, frames), agreed(data={"lacking": "missing"}))
     assert "tables: south has no column 'crp'" in log(folder)
-    assert "tables: south gives no sums, over too few rows, of 'ward'" in log(folder)
+    assert "tables: south has too few rows to give sums of 'ward'" in log(folder)
     columns = {column["name"]: column for column in read_json(folder / "encoding.json")["columns"]}
     assert columns["crp"]["indicator"]
     expected = pandas.concat([frames["north"]["crp"], frames["west"]["crp"]]).mean()
@@ -282,7 +282,7 @@ def test_below_min_rows_no_sum_leaves_a_site_and_it_takes_no_part(tmp_path: Path
     assert not described(files["south"], agreed())[:, 2:].any()
     with pytest.raises(FedmmError, match=r"south.* holds fewer source rows than its policy\.min_rows, 20"):
         run(tmp_path / "server", files, agreed())
-    assert "tables: south gives no sums, over too few rows, of 'age', 'crp', 'ward'" in log(
+    assert "tables: south has too few rows to give sums of 'age', 'crp', 'ward'" in log(
         tmp_path / "server" / "runs" / "one"
     )
 
@@ -292,7 +292,7 @@ def test_counts_are_told_for_a_few_different_questions_alone(tmp_path: Path) -> 
     ranges = {"age": [0, 100], "crp": [0, 1000], "ward": [0, 10]}
     for top in (100, 101, 100):
         described(file, agreed(data={"scaling": "robust", "ranges": {**ranges, "age": [0, top]}}))
-    with pytest.raises(FedmmError, match="has described its table by 2 different categories, dates and ranges"):
+    with pytest.raises(FedmmError, match="has described its table for 2 sets of categories, dates and ranges"):
         described(file, agreed(data={"scaling": "robust", "ranges": {**ranges, "age": [0, 102]}}))
     described(file, agreed(data={"scaling": "fixed", "ranges": {**ranges, "age": [0, 102]}}))
 
@@ -300,9 +300,9 @@ def test_counts_are_told_for_a_few_different_questions_alone(tmp_path: Path) -> 
 def test_a_site_encodes_no_other_columns_than_the_agreed_ones(tmp_path: Path) -> None:
     config = read_site(write_site(tmp_path, "north", table(1, 60)))
     for told, words in (
-        ('[{"name": "comment", "levels": []}]', "another column"),
-        ('[{"name": "sex", "levels": ["f"]}]', "other categories"),
-        ('[{"name": "age", "levels": []}, {"name": "age", "levels": []}]', "columns twice"),
+        ('[{"name": "comment", "levels": []}]', "a column, or categories"),
+        ('[{"name": "sex", "levels": ["f"]}]', "a column, or categories"),
+        ('[{"name": "age", "levels": []}, {"name": "age", "levels": []}]', "a column twice"),
         ("[" * 30_000, "did not say how columns become numbers"),
         ('{"name": 3}', "did not say how columns become numbers"),
         ('[{"name": "age", "levels": [], "deviation": 0}]', "did not say how columns become numbers"),
@@ -380,7 +380,7 @@ def claims(shape: tuple[int, ...]) -> Callable[[RecordDict], None]:
     ("lie", "words"),
     [
         (cell(0, 3, np.nan), "south: the sums of its columns are not all finite"),
-        (cell(0, 2, -3), "south: what it reports of column 'age' cannot be: there are -3 numbers"),
+        (cell(0, 2, -3), "south: its report on column 'age' is impossible: it counts -3 numbers"),
         (
             cell(1, 4, -1.0),
             "south: what it reports of column 'crp' cannot be: 45 numbers have squared deviations of -1",

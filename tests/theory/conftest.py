@@ -1,4 +1,4 @@
-"""A federated game that is nonconvex in omega and strongly concave in psi, with clients that are unlike."""
+"""A federated game with unlike clients that is nonconvex in omega and strongly concave in psi."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FLOAT64 = torch.float64
 
 
 def robust_client(seed: int, outlook: float, bend: float) -> Function:
-    """Robust regression with a bend of its own, against an adversary: constants are known in closed form.
+    """Return robust regression with extra curvature ``bend`` against an adversary; constants have a closed form.
 
     mean log(1 + (X w - y)^2) + bend/2 |w|^2 + w'A p - 1/2 |p|^2 + c'p
     """
@@ -32,7 +32,7 @@ def robust_client(seed: int, outlook: float, bend: float) -> Function:
 
 @pytest.fixture
 def robust() -> list[Function]:
-    """Three clients; the last alone is unbounded below in omega."""
+    """Three clients; only the last is unbounded below in omega."""
     return [robust_client(0, 0.0, 1.0), robust_client(1, 3.0, 0.2), robust_client(2, -3.0, -0.5)]
 
 

@@ -75,7 +75,7 @@ class CODAPlus(Stages, FedAvgGDA):
     """
 
     name: ClassVar[str] = "coda_plus"
-    summary: ClassVar[str] = "FedAvgGDA in stages with smaller and smaller steps, held near where each began (CODA+)"
+    summary: ClassVar[str] = "FedAvgGDA in stages with ever smaller steps, pulled to where each stage began (CODA+)"
 
 
 @dataclass(frozen=True)
@@ -107,5 +107,5 @@ class CODASCA(Stages, ScaffoldGDA):
 
     name: ClassVar[str] = "codasca"
     summary: ClassVar[str] = (
-        "SCAFFOLD-GDA in stages with smaller and smaller steps, held near where each began (CODASCA)"
+        "SCAFFOLD-GDA in stages with ever smaller steps, pulled to where each stage began (CODASCA)"
     )

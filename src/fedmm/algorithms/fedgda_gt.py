@@ -55,7 +55,7 @@ class FedGDAGT(Algorithm):
         given = self.local_steps
         counts = given.values() if isinstance(given, Mapping) else given if isinstance(given, Sequence) else [given]
         require(
-            min(counts) >= 2, f"local_steps of {self.name} must be at least 2: the first of them has a round of its own"
+            min(counts) >= 2, f"local_steps of {self.name} must be at least 2: the first step takes a separate round"
         )
 
     def coefficients(self, layout: Layout, t: int, rounds: int) -> Coefficients:

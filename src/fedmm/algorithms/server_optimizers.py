@@ -112,5 +112,5 @@ def as_server_optimizer(value: object) -> ServerOptimizer:
         return SERVER_OPTIMIZERS[value]()
     if not isinstance(value, ServerOptimizer):
         got = f"the class {value.__name__}" if isinstance(value, type) else repr(value)
-        raise FedmmError(f"server_optimizer must be one such as fedmm.ServerAdam(), or its name, not {got}")
+        raise FedmmError(f"server_optimizer must be an instance such as fedmm.ServerAdam(), or its name, not {got}")
     return value

@@ -203,8 +203,8 @@ def _follow(deployment: Federation, run: str, number: int) -> None:
         raise
     require(
         "completed" in status,
-        f"the run {run} ended with {status}; {deployment.run(run) / 'server.log'} says why, and `fedmm deploy resume "
-        f"{run}{_at(deployment.folder)}` continues it",
+        f"the run {run} ended with {status}; {deployment.run(run) / 'server.log'} says why, and once that is put "
+        f"right, `fedmm deploy resume {run}{_at(deployment.folder)}` continues it",
     )
     say(f"{run}: {status}; everything is in {deployment.run(run)}")
     if is_tuning(deployment.run(run)):

@@ -188,9 +188,9 @@ def show_comparison(summary: dict[str, Any], folder: Path, *, judged: bool = Fal
 
 
 def _say_verdicts(evidence: dict[str, Any]) -> None:
-    shift = evidence["label_shift"]
-    if shift:
-        say(f"as estimated with {evidence['source_only']}: {shift['sentence']}")
+    estimated = {verdict["source_only"]: shift for verdict in evidence["verdicts"] if (shift := verdict["label_shift"])}
+    for label, shift in estimated.items():
+        say(f"as estimated with {label}: {shift['sentence']}")
     for verdict in evidence["verdicts"]:
         say(f"{verdict['label']}: {verdict['sentence']}")
     if evidence["note"]:
@@ -269,7 +269,7 @@ def compare(
         with atomic_write(folder / name) as partial:
             partial.write_text(text, encoding="utf-8")
     draw_compared(folder)
-    console.print(rich_compared(table))
+    console.print(rich_compared(table, console.width))
     for sentence in sentences(table):
         say(sentence)
     say(f"every validator: {folder / 'compare.md'}; picture: {folder / 'compare.png'}")

@@ -42,6 +42,7 @@ def tune(
     """
     tables = set_values(read_tables(file), settings or [])
     folder = choose_folder(out, f"{folder_name(file.stem)}-tune", resume=resume, overwrite=overwrite)
+    stopped = False
     try:
         tune_experiment(
             tables,
@@ -58,15 +59,17 @@ def tune(
             title=file.stem,
         )
     except KeyboardInterrupt:
+        stopped = True
+    if stopped:  # raised outside, since the command would say so again for an exit that comes of Ctrl-C
         say(f"stopped; finished runs are in {folder}, and --resume continues the tuning")
-        raise typer.Exit(INTERRUPTED) from None
+        raise typer.Exit(INTERRUPTED)
     show_tuned(folder, lambda path: f"fedmm run {path}")
 
 
 def show_tuned(folder: Path, command: Callable[[Path], str]) -> None:
     """Show what a tuning chose. command: that trains with a file."""
     tuned = read_tuned(folder)
-    console.print(rich_tuned(tuned))
+    console.print(rich_tuned(tuned, console.width))
     for sentence in (tuned.sentence, *tuned.notes):
         say(sentence)
     say(f"to train with it: {command(folder / TUNED)}")

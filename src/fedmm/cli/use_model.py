@@ -31,7 +31,7 @@ from fedmm.core.validation import at_least, rate
 from fedmm.data.readers.images import skipped_note
 from fedmm.inference.calibrate import calibrate
 from fedmm.inference.evaluate import evaluate as evaluate_rows
-from fedmm.inference.evaluate import require_own_name, rows_named
+from fedmm.inference.evaluate import require_own_evaluation, rows_named
 from fedmm.inference.export import FORMATS, export_model
 from fedmm.inference.load_run import FinishedRun, open_run
 from fedmm.inference.predict import (
@@ -43,11 +43,10 @@ from fedmm.inference.predict import (
     prediction_file,
     read_as,
     require_apart,
-    require_ending,
     require_own_predictions,
     same_rows,
 )
-from fedmm.reporting.evaluation import draw_evaluation, require_picture_name
+from fedmm.reporting.evaluation import draw_evaluation, require_own_picture
 from fedmm.training.progress import bars
 
 _MOST_COLUMNS, _MOST_CONFUSIONS, _MOST_NAMES, _SHOWN = 12, 10, 5, 6
@@ -95,7 +94,6 @@ def predict(
 
     shown = str(out) == "-"
     if not shown:
-        require_ending(out)
         require_own_predictions(out)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
@@ -174,9 +172,9 @@ def evaluate(
     if max_fpr is not None:
         rate("--max-fpr", max_fpr)
     if out is not None:
-        require_own_name(out)
+        require_own_evaluation(out)
     if picture is not None:
-        require_picture_name(picture)
+        require_own_picture(picture)
     opened = open_run(run, model, device=device)
     opened = read_as(opened, separator=separator, decimal=decimal, encoding=encoding, site=site)
     opened, said = _calibrate_run(opened, calibrate_on, recall)

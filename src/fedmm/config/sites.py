@@ -79,18 +79,20 @@ class RowsElsewhere(TableKeys, _SiteKeys):
         if self.features:
             require(
                 not self.shape and not self.bytes and not self.image_size,
-                "shape, bytes and image_size are not for tables: features says what a row becomes",
+                "shape, bytes and image_size are not for tables, whose features determine a row's shape",
             )
             _ = self.agreed  # refuses invalid columns
-            require(self.label not in self.features, f"features names the column of labels, {self.label!r}")
+            require(
+                self.label not in self.features, f"features names the label column, {self.label!r}; remove it there"
+            )
             strange = sorted(set(self.class_of.values()) - set(self.classes))
-            require(not strange, f"class_of names the class {strange[:1]}, which classes does not")
+            require(not strange, f"class_of names the class {strange[:1]}, which is not in classes")
             return
         require(
             len(self.shape) > 0 and min(self.shape) >= 1, f"shape must be that of a stored row, not {list(self.shape)}"
         )
         given = [name for name in ("categories", "dates", "ranges") if getattr(self, name)]
-        require(not given, f"{given[0] if given else ''} is for tables, which have features too")
+        require(not given, f"{given[0] if given else ''} is only for tables; list their columns in features")
 
     @cached_property
     def agreed(self) -> AgreedColumns:

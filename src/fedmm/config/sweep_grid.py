@@ -35,7 +35,7 @@ def grid(tables: Mapping[str, Any], lists: str = SWEEP) -> list[Experiment]:
     combinations = 1
     for _, values in axes:
         combinations *= len(values)
-    require(combinations <= _MOST_RUNS, f"the {lists} has {combinations} runs; {_MOST_RUNS} are the most")
+    require(combinations <= _MOST_RUNS, f"the {lists} has {combinations} runs, more than the maximum of {_MOST_RUNS}")
     names = {path[0]: values for path, values in axes if path[1:] == ("name",) and path[0] in _CHOICES}
     several = {path for path, values in axes if len(values) > 1}
     experiments: dict[str, Experiment] = {}

@@ -117,7 +117,10 @@ def _read_extending(path: Path, before: tuple[Path, ...]) -> dict[str, Any]:
         here = path.resolve()
     except (OSError, ValueError, RuntimeError) as problem:  # a link to itself, or not a valid path
         raise FedmmError(f"{path} cannot be read: {problem}") from problem
-    require(len(before) < _MOST_FILES, f"{path} is the end of a chain of {_MOST_FILES} files; extend fewer")
+    require(
+        len(before) < _MOST_FILES,
+        f"{path} is reached through a chain of {_MOST_FILES} files that extend one another; use a shorter chain",
+    )
     require(here not in before, f"{path} extends itself, through {' and '.join(file.name for file in before)}")
     tables = read_toml(path)
     if EXTENDS not in tables:

@@ -221,7 +221,7 @@ def decode_broadcast(broadcasts: Encoding, coded: State, known: State) -> State:
     names = [name.removesuffix(_CODES) for name in coded if name.endswith(_CODES)]
     for name in names:
         if name not in known:
-            raise FedmmError(f"codes of {name!r} came to a client that does not know the point they begin at")
+            raise FedmmError(f"the client received codes of {name!r} but does not know the point that they refer to")
     return {name: known[name] + _unpack(CODECS[broadcasts], name, coded, known[name].dtype) for name in names}
 
 

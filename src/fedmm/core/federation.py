@@ -64,11 +64,11 @@ class Terms:
         )
         require(
             isinstance(self.aggregation, Aggregation),
-            f"aggregation must be one such as fedmm's CoordinateMedian(), not {self.aggregation!r}",
+            f"aggregation must be an instance such as fedmm.CoordinateMedian(), not {self.aggregation!r}",
         )
         require(
             isinstance(self.transmission, Transmission),
-            f"transmission must be one such as fedmm's ClippedUpdate(1.0), not {self.transmission!r}",
+            f"transmission must be an instance such as fedmm.ClippedUpdate(1.0), not {self.transmission!r}",
         )
         flag("restore", self.restore)
         one_of("uploads", self.uploads, ENCODINGS)
@@ -126,7 +126,7 @@ class Terms:
         require(
             self.uploads == self.broadcasts == "exact",
             "secure_sum needs uploads and broadcasts to be 'exact': codes of single updates are not a function of "
-            "their sum, and masks are of the one point that all were sent",
+            "their sum, and masks assume that all clients were sent the same point",
         )
         require(
             not (problem.share_statistics and problem.statistics),
@@ -170,8 +170,8 @@ class Terms:
         self.check_reports(algorithm)
         require(
             not (self.transmission.private and algorithm.draws_by_importance),
-            f"updates cannot carry noise with {algorithm.name}: what noise is worth is known for clients that are "
-            "drawn uniformly, and it draws them by their weights; use an algorithm such as fedmm",
+            f"updates cannot carry noise with {algorithm.name}: the privacy of noise is known for uniformly drawn "
+            "clients, and this algorithm draws them by weight; use an algorithm such as fedmm",
         )
         if self.transmission.private and not algorithm.plain:
             upload, _ = first_exchange(algorithm, problem.layout, problem.start)

@@ -132,16 +132,34 @@ def atomic_write(path: Path, *, overwrite: bool = True) -> Iterator[Path]:
 
     Raises a one-sentence :class:`FedmmError` if it cannot be written.
     """
-    require("\0" not in str(path), f"{path} cannot be written: a name must not contain a zero byte")
     try:
-        require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
-        require(path.is_file() or not path.exists(), f"{path} is not a regular file; name one to write")
+        _require_writable(path)
         require(overwrite or not path.exists(), f"{path} already exists; pass --overwrite to replace it")
         path.parent.mkdir(parents=True, exist_ok=True)
         with replace_file(path) as partial:
             yield partial
     except OSError as problem:
         raise FedmmError(f"{path} cannot be written: {problem.strerror or problem}") from problem
+
+
+def require_replaceable(path: Path, option: str, what: str, is_own: Callable[[Path], bool]) -> None:
+    """Refuse a folder, and a file that holds anything but what is to be written; an empty file may be replaced.
+
+    option: names the path, such as ``--out``. what: is to be written; is_own: whether a file holds it.
+    """
+    try:
+        _require_writable(path)
+        own = not path.exists() or not path.stat().st_size or is_own(path)
+    except OSError as problem:
+        raise FedmmError(f"{option} {path} cannot be written: {problem.strerror or problem}") from problem
+    require(own, f"{option} {path} is there and holds something else than {what}; name another file")
+
+
+def _require_writable(path: Path) -> None:
+    """Refuse a name that cannot be that of a file to write."""
+    require("\0" not in str(path), f"{path} cannot be written: a name must not contain a zero byte")
+    require(bool(path.name) and not path.is_dir(), f"{path} is a folder; name a file to write")
+    require(path.is_file() or not path.exists(), f"{path} is not a regular file; name one to write")
 
 
 DOMAINS = ("source", "target", "both")

@@ -76,7 +76,7 @@ class Layout:
             require(
                 tensor.dtype == first.dtype and tensor.device == first.device,
                 f"start {name!r} is {tensor.dtype} on {tensor.device}, others are {first.dtype} on {first.device}; "
-                "give all of omega and psi one dtype and device",
+                "give all of omega and psi the same dtype and device",
             )
         return cls(
             {n: tuple(t.shape) for n, t in named_omega.items()},
@@ -186,7 +186,7 @@ def match_groups(names: list[str], values: Mapping[str, float]) -> dict[str, flo
 def _name_tensors(point: Point, name: str) -> Mapping[str, Tensor]:
     named = {name: point} if isinstance(point, Tensor) else point
     for part, value in named.items() if isinstance(named, Mapping) else [(name, named)]:
-        require(isinstance(part, str), f"{name} is a dict of tensors by name, but {part!r:.40} is no name")
+        require(isinstance(part, str), f"{name} is a dict of tensors by name, but {part!r:.40} is not a string")
         require(
             isinstance(value, Tensor),
             f"start {part!r} is {type(value).__name__}; give {name} as a torch tensor (torch.as_tensor makes one) or a "

@@ -178,7 +178,7 @@ class WorstAccuracy:
         return 2
 
     def flaw(self, sums: Tensor, rows: int, classes: int) -> str:
-        return uncountable(sums, rows, 1.0) or ("" if float(sums[1]) == rows else "its rows are others")
+        return uncountable(sums, rows, 1.0) or ("" if float(sums[1]) == rows else "its number of rows is wrong")
 
 
 class Risk(_RowMean):
@@ -372,7 +372,7 @@ def uncountable(sums: Tensor, rows: int, step: float) -> str:
     return (
         ""
         if bool((counts == counts.round()).all()) and not _outside(sums, 0.0, rows, 0)
-        else "it is not a number of rows"
+        else "its sums are not valid row counts"
     )
 
 

@@ -145,13 +145,17 @@ class AgreedColumns:
         one_of("scaling", self.scaling, get_args(SiteScaling))
         for option in ("categories", "dates", "ranges"):
             strange = [name for name in getattr(self, option) if name not in self.names]
-            require(not strange, f"{option} names the column {strange[:1]}, which features does not")
+            require(not strange, f"{option} names the column {strange[:1]}, which is not in features")
         for name, words in self.categories.items():
             require(
                 len(words) > 0 and len(set(words)) == len(words) and not set(words) & set(MISSING),
-                f"categories must list the words of column {name!r}, each once, and none that stands for nothing",
+                f"categories must list the words of column {name!r}, each once, without words that stand for missing "
+                "values",
             )
-            require(name not in self.dates and name not in self.ranges, f"column {name!r} holds categories or numbers")
+            require(
+                name not in self.dates and name not in self.ranges,
+                f"column {name!r} has categories, so it cannot also have dates or ranges",
+            )
         for name, ends in self.ranges.items():
             low, high = ends
             right = math.isfinite(low) and math.isfinite(high) and low < high
@@ -159,7 +163,7 @@ class AgreedColumns:
         lacking = [name for name in self.numbers if name not in self.ranges]
         require(
             self.scaling not in ("fixed", "robust") or not lacking,
-            f"ranges must have all columns of numbers for scaling = {self.scaling!r}; {lacking[:1]} is not there",
+            f"scaling = {self.scaling!r} needs ranges for all numeric columns; {lacking[:1]} is missing",
         )
 
     @property
@@ -232,7 +236,7 @@ def learn_columns(
             learnt = _categorical(name, texts(column), what, most_levels, chosen=name in categorical)
         if learnt is not None:
             columns.append(learnt)
-    require(bool(columns), f"{path} has no column to learn from: every one that is left says the same in all rows")
+    require(bool(columns), f"{path} has no column to learn from: every remaining column is empty or constant")
     return tuple(columns)
 
 

@@ -117,7 +117,9 @@ class _Transfer:
         if not sha256.startswith(self.file.sha256):
             self._discard()
             raise (
-                _Broken("what was left of an older download is wrong") if start else _Useless(f"its sha256 is {sha256}")
+                _Broken("the partial file of an earlier download is corrupt")
+                if start
+                else _Useless(f"its sha256 is {sha256}")
             )
 
     def _receive(self, address: str, start: int) -> None:
@@ -125,20 +127,20 @@ class _Transfer:
         response = _open(address, start, self.retries.timeout)
         if response is None:
             self._discard()
-            raise _Broken("what was left of an older download is too long")
+            raise _Broken("the partial file of an earlier download is too long")
         with response:
             begin, total = _extent(response, start)
             if self.file.size is not None and total not in (None, self.file.size):
-                raise _Useless(f"it has {total} bytes there")
+                raise _Useless(f"its size there is {total} bytes")
             if total is not None and total > bound:
-                raise _Useless(f"it has {total} bytes there, more than the {bound} that are accepted")
+                raise _Useless(f"its size there is {total} bytes, more than the {bound} that are accepted")
             self.moved(begin - start)
             size = self._append(response, begin, bound)
         if size > bound:
             self._discard()
-            raise _Useless(f"it sends more than {bound} bytes")
+            raise _Useless(f"it sent more than {bound} bytes")
         if total is not None and size < total:
-            raise _Broken(f"it broke off after {size} of {total} bytes")
+            raise _Broken(f"the transfer broke off after {size} of {total} bytes")
 
     def _append(self, response: HTTPResponse, begin: int, bound: int) -> int:
         """Write what arrives, from byte ``begin`` on, until it exceeds ``bound``; return the file's size afterwards."""
@@ -180,7 +182,7 @@ def _extent(response: HTTPResponse, start: int) -> tuple[int, int | None]:
         return 0, int(length) if length.isdecimal() else None
     match = re.fullmatch(r"bytes (\d+)-\d+/(\d+|\*)", response.headers.get("Content-Range", ""))
     if not match or int(match[1]) != start:
-        raise _Useless("it sends other bytes than it was asked for")
+        raise _Useless("it sent a different byte range than requested")
     return start, int(match[2]) if match[2] != "*" else None
 
 

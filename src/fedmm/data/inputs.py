@@ -114,7 +114,7 @@ class ArrayInput(Input):
     def __post_init__(self) -> None:
         super().__post_init__()
         fits = len(self.mean) == len(self.deviation) and (not self.mean or self.shape == (len(self.mean),))
-        require(fits, "mean and deviation must have a number for each of a row's")
+        require(fits, "mean and deviation must have one number for each number of a row")
         for value in self.mean:
             within("mean", value, -math.inf, math.inf)
         for value in self.deviation:
@@ -165,7 +165,7 @@ class ArrayInput(Input):
     def labels(self, y: Any, rows: int, what: str) -> tuple[Tensor, tuple[str, ...]]:
         """Return the class numbers of ``rows`` labels, and the labels that are no class."""
         require(
-            y.shape == (rows,), f"{what} has shape {list(y.shape)}, but there are {rows} rows; give one label a row"
+            y.shape == (rows,), f"{what} has shape {list(y.shape)}, but there are {rows} rows; give one label per row"
         )
         texts = texts_of(y, what)
         if self.by_number and y.dtype.kind != "U":
@@ -262,7 +262,7 @@ class TableInput(TableFormat, _TableColumns):
         """Encode rows, each scaled by its site's statistics; a site unknown in training is scaled by its rows here."""
         require_columns(frame, (column.name for column in self.columns), path, "which the model was trained on")
         if sites is None and self.site in frame.columns:
-            require(not self.at, f"{path} says in column {self.site!r} whose each row is; leave out --site")
+            require(not self.at, f"column {self.site!r} of {path} names the site of each row; leave out --site")
             sites = texts(frame[self.site])
         if sites is None:
             require(
@@ -279,8 +279,8 @@ class TableInput(TableFormat, _TableColumns):
             if scales is None:
                 require(
                     len(part) >= _FEWEST_OF_A_SITE,
-                    f"{path} has {len(part)} rows of the site {site!r:.60}, which training did not know; to scale them "
-                    f"by their own mean and deviation there must be {_FEWEST_OF_A_SITE}",
+                    f"{path} has {len(part)} rows of the site {site!r:.60}, which was not in training; scaling them by "
+                    f"their own mean and deviation needs at least {_FEWEST_OF_A_SITE} rows",
                 )
                 scales = scales_of(part, self.columns, path, self.decimal)
             x[which] = encode_columns(part, rescale(self.columns, scales), path, self.decimal)
@@ -329,9 +329,9 @@ def tell_apart(before: Input, now: Input) -> str:
     old, new = _scale_by_name(before), _scale_by_name(now)
     gone = [name for name in old if name not in new]
     if gone:
-        return f"{gone[0]} is not among its numbers now"
+        return f"{gone[0]} is no longer one of its numbers"
     if _unscaled(input_table(before)) != _unscaled(input_table(now)):
-        return "its columns, their words or its classes are others"
+        return "its columns, their words or its classes have changed"
     for name, (mean, deviation) in old.items():
         mean_now, deviation_now = new[name]
         near = _SAME_SCALE * deviation

@@ -171,7 +171,7 @@ def _require_columns(frame: pandas.DataFrame, names: Sequence[str], what: str) -
         not missing, f"{what} lacks the column{'s' * (len(missing) > 1)} {more}; give it those of the other clients"
     )
     twice = [name for name in frame.columns[frame.columns.duplicated()] if name in set(names)]
-    require(not twice, f"{what} has two columns {twice[0] if twice else ''!r}; give each a name of its own")
+    require(not twice, f"{what} has two columns {twice[0] if twice else ''!r}; give each column its own name")
 
 
 def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
@@ -181,7 +181,10 @@ def _classes(parts: Sequence[Part], keys: Keys | None) -> tuple[str, ...]:
         return ()
     named = [what for _, what in found]
     numbered = next((part.what for part in parts if part.labelled and part.what not in named), None)
-    require(numbered is None, f"{found[0][1]} has words as labels, {numbered} has not; give all clients' labels alike")
+    require(
+        numbered is None,
+        f"{found[0][1]} has words as labels, but {numbered} does not; use one kind of labels for all clients",
+    )
     return sort_names(str(label) for labels, _ in found for label in labels if isinstance(label, str) and label)
 
 

@@ -40,7 +40,7 @@ def require_shares(held_out: float, target_held_out: float, validation_share: fl
     within("validation_share", validation_share, 0.0, 1.0)
     require(
         held_out + validation_share < 1.0,
-        f"held_out and validation_share must be below 1 together, not {held_out + validation_share:g}",
+        f"held_out and validation_share must sum to less than 1, not to {held_out + validation_share:g}",
     )
 
 

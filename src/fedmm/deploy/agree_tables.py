@@ -61,8 +61,8 @@ def _merge_tables(
     agreed = data.agreed
     require(
         not (experiment.terms.transmission.private and agreed.learns),
-        f"data.scaling = {agreed.scaling!r} is learnt from sums of the sites' rows, which have no noise where updates "
-        "carry it; use scaling = 'fixed' with ranges",
+        f"data.scaling = {agreed.scaling!r} is learnt from sums of the sites' rows, which carry no noise although the "
+        "updates do; use scaling = 'fixed' with ranges",
     )
     rows, fields = agreed.shape
     answers = ask_sites(
@@ -131,10 +131,10 @@ def _read(agreed: AgreedColumns, name: str, answer: Packed) -> dict[str, Describ
     if PROBLEM in about:
         raise Malformed(one_line(about[PROBLEM]))
     if about.get(NAME) != name:
-        raise Malformed(f"it answers in the name of {one_line(about.get(NAME), 60)!r}")
+        raise Malformed(f"it answers under the name {one_line(about.get(NAME), 60)!r}")
     array = answer.arrays.get(DESCRIPTION)
     if array is None or len(answer.arrays) > 1:
-        raise Malformed("it does not describe its table by one array")
+        raise Malformed("its description of its table is not one array")
     try:
         return read_description(agreed, array)
     except ValueError as problem:

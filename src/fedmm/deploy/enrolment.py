@@ -54,7 +54,7 @@ class Enrolment:
         flaw = self._expected.flaw(name, info)
         before = self.infos.get(name)
         if not flaw and before and before.domain != info.domain:
-            flaw = f"it holds other domains ({info.domain}) than the run started with ({before.domain})"
+            flaw = f"it holds other domains ({info.domain}) than when the run started ({before.domain})"
         if flaw:
             return flaw
         other = difference(packed.about.get("versions"), f"the site {name!r}")
@@ -95,7 +95,7 @@ class Enrolment:
         self._write()
         if roster.late:
             waiting = ", ".join(sorted(roster.late))
-            self._say(f"the run continues without {waiting}, who may join later; until then no round waits for them")
+            self._say(f"the run continues without {waiting}, which may join later; until then no round waits for them")
 
     def _too_few(self, missing: list[str], roster: Roster, seconds: float, min_sites: int) -> str:
         present = len(self.listed) - len(missing)
@@ -127,11 +127,11 @@ class Enrolment:
                     if about.get(flag, False):
                         names.add(name)
         except (OSError, ValueError, AttributeError, RecursionError, Malformed) as problem:
-            raise FedmmError(f"{self._path} cannot be read, so nobody knows who is in the run: {problem}") from None
+            raise FedmmError(f"{self._path} cannot be read, so the run's sites are unknown: {problem}") from None
         for name, info in self.infos.items():
             require(name in self.listed, f"{self._path} lists the site {name!r}, which the experiment does not")
             flaw = self._expected.flaw(name, info)
-            require(not flaw, f"{self._path} is not of this experiment: of {name!r} it says that {flaw}")
+            require(not flaw, f"{self._path} belongs to another experiment: it says of {name!r} that {flaw}")
 
 
 def _keep_sums(before: SiteInfo | None, now: SiteInfo) -> SiteInfo:

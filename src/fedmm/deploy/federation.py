@@ -33,10 +33,6 @@ from fedmm.sites.config import require_loopback
 from fedmm.sites.credentials.files import AUTHORITY, is_host, require_private_keys
 
 SUPERLINK = "superlink"
-SERVICE = "fedmm-superlink"
-"""The systemd unit in ``deploy/systemd``."""
-SUBMITTED, RUN_CONFIG = "submitted.toml", "run-config.toml"
-_FINISHED = "finished"
 _LAST_PORT = 65535
 
 
@@ -69,10 +65,10 @@ def up(
 
     Whoever reaches a SuperLink's port can submit runs, so it listens on this machine only.
     """
-    require_loopback(host, "a SuperLink without a proxy before it")
+    require_loopback(host, "a SuperLink without a proxy in front of it")
     require(
         not [process for process in processes.load(federation.processes) if process.alive],
-        f"the federation in {federation.folder} is already up; `fedmm deploy down` ends it",
+        f"the federation in {federation.folder} is already up; `fedmm deploy down` stops it",
     )
     names = [site.name for site in sites]
     made = prepare(federation, port or _free_port(), names, host=host, insecure=insecure, in_memory=in_memory)
@@ -108,7 +104,10 @@ def prepare(
     """
     require(1 <= port <= _LAST_PORT, f"the port must be from 1 to {_LAST_PORT}, not {port}")
     for name in sites:
-        require(is_name(name + ".pub") and name.isprintable(), f"a site's key is named as it, so it cannot be {name!r}")
+        require(
+            is_name(name + ".pub") and name.isprintable(),
+            f"a site's key file has the site's name, so the name cannot be {name!r}",
+        )
     hosts = [*known_as, host, *(name for name in ("127.0.0.1", "localhost") if name != host)]
     for name in hosts:
         require(is_host(name), f"{name!r} is not a host name or address")
@@ -137,7 +136,7 @@ def prepare(
 def start_superlink(federation: Federation, say: Say) -> None:
     """Start the SuperLink and wait until it listens."""
     made = read_settings(federation)
-    require(not answers(made), f"another process listens at {made.address}; end it, or choose another port")
+    require(not answers(made), f"another process listens at {made.address}; stop it, or choose another port")
     require_private_keys(federation.certificates, federation.keys)
     log = federation.logs / f"{SUPERLINK}.log"
     env = environment(federation.flower, **{processes.MARK: str(federation.folder.resolve())})

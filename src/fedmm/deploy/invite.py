@@ -48,14 +48,14 @@ def invite(
     put the sites' private keys into the invitations, and write ``keys/NAME.pub`` at once; else each site makes its own.
     """
     made = read_settings(federation)
-    require(not made.insecure, "a federation in plain text is for one machine, and invites nobody")
+    require(not made.insecure, "a federation in plain text is for one machine and cannot invite sites")
     require(bool(sites), "name the sites to invite, or a file of them with --all")
     _require_names(list(sites))
     address = address or _usual_address(federation)
     require_address(address)
     known = [name for name in sites if (federation.keys / f"{name}.pub").exists()]
     for name in known:
-        say(f"{name} is not invited again, since it has its key in {federation.keys}")
+        say(f"{name} is not invited again, since its key is in {federation.keys}")
     try:
         certificate = parse_certificates((federation.certificates / AUTHORITY).read_bytes(), AUTHORITY)
         coordinator = _public_line(Path(f"{federation.coordinator}.pub").read_bytes(), "coordinator.pub", COORDINATOR)
@@ -70,7 +70,7 @@ def invite(
         raise FedmmError(f"invitations cannot be written to {federation.invitations}: {problem.strerror}") from problem
     if written:
         say(f"{len(written)} invitations to {address} are in {federation.invitations}; send each only to its own site")
-        say(f"fingerprint, to be compared over the phone: {invitations[0].fingerprint}")
+        say(f"fingerprint, to compare over the phone: {invitations[0].fingerprint}")
     return written
 
 
@@ -109,7 +109,7 @@ def accept(federation: Federation, files: Sequence[Path], say: Say = lambda line
     if answers(made):
         register(federation, say)
     else:
-        say(f"no SuperLink runs; once it does, `fedmm deploy register {federation.folder}` tells it the keys")
+        say(f"no SuperLink runs; once one does, `fedmm deploy register {federation.folder}` registers the keys")
     return list(keys)
 
 
@@ -142,8 +142,10 @@ def _read_lines(files: Sequence[Path]) -> list[tuple[str, bytes]]:
             continue
         line = read_input(file, _LONGEST_KEY)
         name = file.name.removesuffix(".pub")
-        require(file.name.endswith(".pub"), f"{file} must be named as its site: NAME.pub")
-        require(_owner(line) == name, f"{file} says that it is the key of {_owner(line)[:80]!r}; name it NAME.pub")
+        require(file.name.endswith(".pub"), f"{file} must be named after its site: NAME.pub")
+        require(
+            _owner(line) == name, f"{file} holds the key of {_owner(line)[:80]!r}; name it after that site: NAME.pub"
+        )
         found.append((name, line))
     return found
 
@@ -173,14 +175,14 @@ def _require_new(federation: Federation, keys: Mapping[str, bytes]) -> None:
         bits = _bits(line)
         require(
             (federation.invitations / f"{name}.toml").exists(),
-            f"nobody invited {name}; `fedmm deploy invite {federation.folder} {name}` does",
+            f"{name} was not invited; run `fedmm deploy invite {federation.folder} {name}`",
         )
         require(
             accepted.get(name, bits) == bits,
-            f"{name} has another key already; to replace it, remove {federation.keys / name}.pub",
+            f"{name} already has another key; to replace it, remove {federation.keys / name}.pub",
         )
         owner = owners.setdefault(bits, name)
-        require(owner == name, f"the key of {name} is that of {owner} already; every site has one of its own")
+        require(owner == name, f"the key of {name} already belongs to {owner}; every site needs its own key")
 
 
 def _bits(line: bytes) -> bytes:

@@ -29,13 +29,13 @@ def exposition(run: RunView | None) -> str:
             lines.extend([f"# HELP fedmm_{name} {help}", f"# TYPE fedmm_{name} {kind}"])
             lines.extend(f"fedmm_{name}{labels} {_value(value)}" for labels, value in known.items())
 
-    family("runs", "gauge", "Runs that are shown here: the newest, or none.", [({}, 0.0 if run is None else 1.0)])
+    family("runs", "gauge", "Number of runs shown here: 1, the newest, or 0.", [({}, 0.0 if run is None else 1.0)])
     if run is None:
         return "\n".join(lines) + "\n"
     one = {"run": run.name}
     family("run_at_work", "gauge", "Whether the run's server is running.", [(one, float(run.at_work))])
-    family("round", "gauge", "Rounds that are finished.", [(one, run.round)])
-    family("rounds_planned", "gauge", "Rounds that the run is to have.", [(one, run.rounds)])
+    family("round", "gauge", "Finished rounds.", [(one, run.round)])
+    family("rounds_planned", "gauge", "Planned rounds.", [(one, run.rounds)])
     family("round_seconds", "gauge", "Seconds of the last round.", [(one, run.seconds)])
     family("loss", "gauge", "Mean loss over the sites of the last round.", [(one, run.loss)])
     family("epsilon", "gauge", "Privacy spent, if updates carry noise.", [(one, run.epsilon)])

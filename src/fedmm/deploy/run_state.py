@@ -45,7 +45,7 @@ def run_lock(folder: Path) -> Iterator[None]:
 
     A ServerApp may outlive its SuperLink, and must not continue beside its successor.
     """
-    refusal = f"another server is already running the run in {folder}; `resume` ends it"
+    refusal = f"another server is already running the run in {folder}; `fedmm deploy resume` stops it"
     with hold_lock(folder / _LOCK, refusal, mode=0o644) as file:
         file.truncate(0)
         file.write(f"{os.getpid()}\n")
@@ -80,7 +80,7 @@ def end_server(folder: Path, seconds: float = 20.0) -> bool:
             if time.monotonic() > polite:
                 os.kill(pid, signal.SIGKILL)
             if time.monotonic() > deadline:
-                raise FedmmError(f"process {pid} is already running the run in {folder}, and cannot be ended")
+                raise FedmmError(f"process {pid} is already running the run in {folder}, and cannot be stopped")
             time.sleep(0.1)
     return True
 

@@ -36,9 +36,9 @@ from fedmm.runs.run_folder import ROUNDS, SUMMARY, claim_folder
 from fedmm.runs.summary import Summary
 from fedmm.runs.tuning.candidates import TUNE
 from fedmm.runs.tuning.criteria import Criterion, notes_on_rows, require_measured
-from fedmm.runs.tuning.halving import Budget, Pace, Rung, fit_rungs, tell_left_out
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_pace_rounds, fit_rungs, plan_whole, tell_left_out
 from fedmm.runs.tuning.rung_results import Choice, read_summary
-from fedmm.runs.tuning.rungs import TIMING, Halving, Sweep, evaluate_every, find_own
+from fedmm.runs.tuning.rungs import Halving, evaluate_every, find_own
 from fedmm.runs.tuning.state import STATE
 from fedmm.runs.tuning.tune import plan_tuning, require_limits
 from fedmm.sites.experiments import deployed_experiment, experiment_text, listed_sites
@@ -84,41 +84,42 @@ def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
     if criterion.metric and not isinstance(given.data, RowsElsewhere):
         cache = DataCache()
         require_measured(criterion, prepare(given, cache).measures, cache.pair(given, torch.device("cpu")))
-    _keep_to_rounds(_plan_halving(request, candidates, criterion, Path(), print), request.max_rounds)
+    always = [label for label in criterion.always if label in candidates]
+    plan = plan_whole(len(candidates) - len(always), given.run.rounds, request.eta, request.seeds)
+    fit_to_rounds(plan, request.eta, always, _count_pace(request, plan, always), request.max_rounds)
     return given
 
 
-def _plan_halving(
-    request: TuneRequest,
-    candidates: Mapping[str, Experiment],
-    criterion: Criterion,
-    folder: Path,
-    say: Say,
-    sweep: Sweep | None = None,
-) -> Halving:
-    budget = Budget(None if request.minutes is None else 60.0 * request.minutes)
-    seeds, eta = request.seeds, request.eta
-    return Halving(candidates, folder, seeds, eta, budget, progress=False, say=say, sweep=sweep, criterion=criterion)
+def fit_to_rounds(
+    plan: Sequence[Rung], eta: int, always: Sequence[str], pace_rounds: int, most: int | None
+) -> tuple[list[Rung], str]:
+    """The rungs cut to the rounds that a site may be asked for, and what was left out, in words.
 
-
-def _keep_to_rounds(halving: Halving, most: int | None) -> str:
-    """Cut the plan to the rounds that a site may be asked for; what was left out, in words."""
-    before = halving.plan
+    always: the candidates that are in every rung. pace_rounds: what is asked for before the first one.
+    """
     if most is None:
-        return ""
-    always = len(halving.always)
-    pace = always * halving.pace_rounds() if halving.budget.limited else 0
-    halving.plan = fit_rungs(before, halving.eta, always, _ROUNDS_ARE_SECONDS, most - pace)
-    rounds = pace + _rounds(halving)
+        return list(plan), ""
+    fitted = fit_rungs(plan, eta, len(always), _ROUNDS_ARE_SECONDS, most - pace_rounds)
+    rounds = pace_rounds + _count_rounds(fitted, always)
     require(
         rounds <= most,
-        f"--max-rounds {most} is too few: {' and '.join(halving.always)} and one more candidate take "
-        f"{rounds} rounds with {halving.plan[-1].seeds} seed(s) even if each has one round",
+        f"--max-rounds {most} is too few: {' and '.join(always)} and one more candidate take {rounds} rounds with "
+        f"{fitted[-1].seeds} seed(s) even if each has one round",
     )
-    left_out = before[0].candidates - halving.plan[0].candidates
-    shorter = halving.plan[-1].rounds < before[-1].rounds
-    last = f", and the last rung has {halving.plan[-1].rounds} rounds, not {before[-1].rounds}" if shorter else ""
-    return f"to keep to {most} rounds {tell_left_out(left_out)}{last}" if left_out or shorter else ""
+    left_out = plan[0].candidates - fitted[0].candidates
+    shorter = fitted[-1].rounds < plan[-1].rounds
+    last = f", and the last rung has {fitted[-1].rounds} rounds, not {plan[-1].rounds}" if shorter else ""
+    return fitted, f"to keep to {most} rounds {tell_left_out(left_out)}{last}" if left_out or shorter else ""
+
+
+def _count_pace(request: TuneRequest, plan: Sequence[Rung], always: Sequence[str]) -> int:
+    """The rounds that a site is asked for to time them, where the time is limited."""
+    return 0 if request.minutes is None else len(always) * count_pace_rounds(plan)
+
+
+def _count_rounds(plan: Sequence[Rung], always: Sequence[str]) -> int:
+    """What rungs ask of every site."""
+    return sum(_runs(rung, len(always)) * rung.rounds for rung in plan)
 
 
 def serve_tuning(grid: Grid, served: RunRequest) -> None:
@@ -134,8 +135,18 @@ class SiteTuning:
         self.request = TuneRequest.read(served.tuning)
         self._grid, self._served, self._say = grid, served, say
         candidates, self._criterion = plan_deployed(self.request)
-        folder = served.folder / TUNING
-        self.halving = _plan_halving(self.request, candidates, self._criterion, folder, say, self._run_rung)
+        minutes = self.request.minutes
+        self.halving = Halving(
+            candidates,
+            served.folder / TUNING,
+            self.request.seeds,
+            self.request.eta,
+            Budget(None if minutes is None else 60.0 * minutes),
+            progress=False,
+            say=say,
+            sweep=self._run_rung,
+            criterion=self._criterion,
+        )
         self._own = find_own(candidates)
         self._agreed = self._rows_aside = False
         self._encoding: TableInput | None = None
@@ -145,11 +156,12 @@ class SiteTuning:
         with claim_folder(self.halving.folder, STATE, resume=self._served.resume) as resume:
             choice = self._run_rungs(resume)
         self._say(choice.sentence)
-        self._say(f"tuning {self.halving.state['status']}; everything is in {self.halving.folder}")
+        self._say(f"tuning {self.halving.state.status}; everything is in {self.halving.folder}")
 
     def _run_rungs(self, resume: bool) -> Choice:
-        halving = self.halving
-        note = "" if resume else _keep_to_rounds(halving, self.request.max_rounds)
+        halving, asked, most = self.halving, self.request, self.request.max_rounds
+        pace = _count_pace(asked, halving.state.plan, halving.always)
+        halving.state.plan, note = fit_to_rounds(halving.state.plan, asked.eta, halving.always, pace, most)
         if not resume and not halving.budget.limited:
             self._agree(*self._count_left())
             self._agreed = True
@@ -157,36 +169,33 @@ class SiteTuning:
             [] if isinstance(self._own.data, RowsElsewhere) else notes_on_rows(self._criterion, self._own.data.load())
         )
         halving.open(self._served.name, resume=resume, notes=rows)
-        if resume:
-            note = self._leave_out_rungs()
-        if note and note not in halving.state["notes"]:
-            halving.state["notes"].append(note)
-            self._say(note)
+        notes = [*filter(None, [note, self._leave_out_rungs(pace)])]
+        for each in notes:
+            self._say(each)
         halving.run()
-        return halving.close()
+        return halving.close(notes)
 
-    def _leave_out_rungs(self) -> str:
-        """Leave out the last rungs that were not started while sites would be asked for more rounds than they may be;
-        which, in words. A tuning that was cut to fit into its time plans on what is left when it is resumed.
+    def _leave_out_rungs(self, pace_rounds: int) -> str:
+        """Leave out the last rungs while sites would be asked for more rounds than they may be; which, in words.
+
+        A tuning that was cut to fit into its time plans on what is left when it is resumed, beyond what was counted
+        first; what it has started was counted then.
         """
-        halving, most = self.halving, self.request.max_rounds
-        planned, started = len(halving.plan), len([*halving.folder.glob("rung-*")])
-        timed = halving.budget.limited or (halving.folder / TIMING).exists()
-        pace = len(halving.always) * halving.pace_rounds() if timed else 0
-        while most is not None and len(halving.plan) > started and pace + _rounds(halving) > most:
-            halving.plan.pop()
-        left = len(halving.plan)
-        return "" if left == planned else f"to keep to {most} rounds rung {left + 1} was not started"
+        plan, done, most = self.halving.state.plan, len(self.halving.state.rungs), self.request.max_rounds
+        planned = len(plan)
+        while most is not None and len(plan) > done and pace_rounds + _count_rounds(plan, self.halving.always) > most:
+            plan.pop()
+        return "" if len(plan) == planned else f"to keep to {most} rounds rung {len(plan) + 1} was not started"
 
     # What it takes of a site ------------------------------------------------------------------------------------------
 
     def _count_left(self) -> tuple[int, int]:
         """Rounds and questions that every site will be asked for at most, without those that are answered."""
-        halving = self.halving
-        done = len(halving.state.get("rungs", ()))
-        counted = [self._count(rung, _runs(rung, len(halving.always))) for rung in halving.plan[done:]]
+        halving, plan = self.halving, self.halving.state.plan
+        done = len(halving.state.rungs)
+        counted = [self._count(rung, _runs(rung, len(halving.always))) for rung in plan[done:]]
         answered = [len(path.read_bytes().splitlines()) for path in halving.folder.glob(f"rung-{done + 1}/*/{ROUNDS}")]
-        ended = [self._count(replace(halving.plan[done], rounds=rounds), 1) for rounds in answered]
+        ended = [self._count(replace(plan[done], rounds=rounds), 1) for rounds in answered]
         rounds, questions = (sum(counts[i] for counts in counted) - sum(counts[i] for counts in ended) for i in (0, 1))
         return rounds, questions + 1 + has_tables(self._own)
 
@@ -215,7 +224,9 @@ class SiteTuning:
             roster.ask_strangers(self._grid, question)
             roster.hear_strangers(self._grid)
             refused = [reason for name, reason in roster.refused.items() if name in roster.missing]
-            require(not refused, f"the tuning cannot start: {'; '.join(refused)}")
+            limited = any(words in reason for words in _SPENT for reason in refused)
+            advice = "; ask for more, or start a tuning of fewer rounds with --max-rounds" if limited else ""
+            require(not refused, f"the tuning cannot start: {'; '.join(refused)}{advice}")
             if roster.missing:
                 require(
                     time.monotonic() < deadline,
@@ -280,7 +291,7 @@ class SiteTuning:
         with server_log(folder) as say, run_lock(folder):
             summary, error = run_over_sites(self._grid, request, say, watching=[watch], encoding=self._encoding)
         if error:
-            self.halving.state["notes"].append(f"{place}: {error.reason}")
+            self.halving.state.remarks.append(f"{place}: {error.reason}")
         elif summary["status"] == "completed" and not watch.measured:
             shutil.rmtree(folder)
             raise FedmmError(
@@ -299,11 +310,11 @@ class SiteTuning:
 
     def _estimate(self) -> str:
         """How long the rest will take, as far as it is known."""
-        pace = self.halving.state.get("pace")
+        pace = self.halving.state.pace
         if pace is None or not self._agreed:
             return ""
         rounds, _ = self._count_left()
-        return f"; about {max(1, round(rounds * pace['per_round'] / 60.0))} min left"
+        return f"; about {max(1, round(rounds * pace.per_round / 60.0))} min left"
 
 
 @dataclass(frozen=True)
@@ -356,11 +367,6 @@ class _Watch(Callback):
 
 def _runs(rung: Rung, always: int) -> int:
     return rung.seeds * (rung.candidates + always)
-
-
-def _rounds(halving: Halving) -> int:
-    """What the whole plan asks of every site."""
-    return sum(_runs(rung, len(halving.always)) * rung.rounds for rung in halving.plan)
 
 
 def _read_finished(folder: Path) -> Summary | None:

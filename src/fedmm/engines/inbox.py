@@ -139,7 +139,7 @@ class Inbox:
         if update.round != invitation.round:
             return f"its update is for round {update.round + 1}, and this is round {invitation.round + 1}"
         if update.session != invitation.session:
-            return "its update answers what was sent before the server restarted"
+            return "its update answers an invitation from before the server restarted"
         if update.lost:
             return f"it has lost {_state(invitation.counted)}"
         if update.base != invitation.counted:
@@ -163,7 +163,7 @@ class Inbox:
         for name, number in update.scalars.items():
             if not abs(number) < too_large(self._reports.dtype):
                 return (
-                    f"its {name!r} is {number:.4g}, which is too large a number"
+                    f"its {name!r} is {number:.4g}, which is too large"
                     if math.isfinite(number)
                     else (f"its {name!r} is not finite")
                 )
@@ -253,9 +253,9 @@ class UsualNorms:
 
     def _told(self, others: list[float]) -> str:
         if not others:
-            return f"{self.times:g} times the first model's own; {_ADVICE}"
-        usual = f"{self.times:g} times what is usual among the other clients ({others[len(others) // 2]:.4g})"
-        return f"the larger of {usual} and the first model's own; {_ADVICE}"
+            return f"{self.times:g} times the norm of the initial model; {_ADVICE}"
+        usual = f"{self.times:g} times the other clients' median ({others[len(others) // 2]:.4g})"
+        return f"the larger of {usual} and the norm of the initial model; {_ADVICE}"
 
     def limit(self, part: str, others: list[float]) -> float:
         """Return the largest norm that a part of an update may have. others: the other clients' norms, sorted."""

@@ -46,7 +46,8 @@ class MaskLedger:
             return None
         require(
             (before.label, before.digest) == (label, digest),
-            f"it has masked another update for round {round + 1}, or for other sites, and does not mask a second one",
+            f"it has already masked a different update for round {round + 1}, or for other sites, and will not mask a "
+            "second one",
         )
         return before.own
 
@@ -76,8 +77,8 @@ class MaskLedger:
         for before in (self._opened.get(key) for key in sums):
             require(
                 before in (None, survivors),
-                f"it has helped to open a sum of round {upload.round + 1} already, of other sites; two would reveal "
-                "an update",
+                f"it has already helped open a sum over other sites in round {upload.round + 1}; a second one would "
+                "reveal an update",
             )
         if any(key not in self._opened for key in sums):
             self._note({"opened": [upload.run, upload.round, upload.digest], "survivors": survivors})
@@ -94,7 +95,9 @@ class MaskLedger:
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as problem:
-            raise FedmmError(f"the masks of a round cannot be noted in {self._path}: {problem.strerror}") from problem
+            raise FedmmError(
+                f"the masks of a round cannot be recorded in {self._path}: {problem.strerror}"
+            ) from problem
 
     def _read(self, path: Path) -> None:
         content = path.read_bytes()
@@ -120,6 +123,6 @@ class MaskLedger:
                     )
             except (ValueError, KeyError, TypeError) as problem:
                 raise FedmmError(
-                    f"{path} holds a line that is not a record of masks; without it this site cannot tell which masks "
-                    "it has used, so the run must start again under another name"
+                    f"{path} contains a line that is not a mask record, so this site cannot tell which masks it has "
+                    "used; start the run again under another name"
                 ) from problem

@@ -62,7 +62,7 @@ class MaskKey:
     """A site's X25519 key for the masks of one run, derived from the site's secret and the run's name."""
 
     def __init__(self, secret: bytes, run: str) -> None:
-        require(len(secret) >= _SEED_BYTES, f"a secret for masks must have at least {_SEED_BYTES} bytes")
+        require(len(secret) >= _SEED_BYTES, f"a mask secret must have at least {_SEED_BYTES} bytes")
         private = _derive_seed(secret, b"fedmm mask key\x1f" + run.encode())
         self._private = _x25519().X25519PrivateKey.from_private_bytes(private)
 
@@ -76,7 +76,7 @@ class MaskKey:
         try:
             shared = self._private.exchange(_x25519().X25519PublicKey.from_public_bytes(other))
         except ValueError as problem:
-            raise FedmmError("a key for masks is not an X25519 key") from problem
+            raise FedmmError("a mask key is not an X25519 key") from problem
         return _derive_seed(shared, b"fedmm mask seed\x1f" + label)
 
 
@@ -158,7 +158,7 @@ class Masks:
         require(self.name in names, "it was asked to open a sum that does not contain its own update")
         require(
             len(names) >= self.least,
-            f"it helps to open sums of at least {self.least} updates, and this one has {len(names)}",
+            f"it helps to open sums of at least {self.least} updates, but this one has {len(names)}",
         )
         strangers = [name for name in names if name != self.name and name not in sent.shared]
         require(not strangers, f"it shares no mask with {', '.join(map(repr, strangers))}")
@@ -167,14 +167,18 @@ class Masks:
     def _check(self, offer: Offer) -> None:
         """Refuse keys that the sites did not sign: with keys of its own, the server would know every mask."""
         own = offer.get(self.name)
-        require(own is not None and own.key == self.key.public, "the server hands on another key than this site's own")
         require(
-            len(offer) >= self.least, f"it masks updates among at least {self.least} sites, and here are {len(offer)}"
+            own is not None and own.key == self.key.public,
+            "the server forwarded a key for this site that is not its own",
+        )
+        require(
+            len(offer) >= self.least,
+            f"it masks updates among at least {self.least} sites, but this round has {len(offer)}",
         )
         for other, (key, signature) in sorted(offer.items()):
             require(
                 other == self.name or self.verify(other, signature, build_signed_text(self.run, other, key)),
-                f"the key for masks of {other!r} is not signed by the key that this site has for {other!r}",
+                f"the mask key of {other!r} is not signed with the key that this site holds for {other!r}",
             )
 
 
@@ -205,7 +209,7 @@ def build_masked_template(upload: State) -> State:
 def require_all(answers: Mapping[str, object], updates: Mapping[str, Update]) -> None:
     """Raise ``NotOpened`` if a site whose update is part of a sum has not answered."""
     for name in sorted(updates.keys() - answers.keys()):
-        raise NotOpened(f"{name!r} did not help")
+        raise NotOpened(f"{name!r} did not help open the sum")
 
 
 def sum_codes(updates: Mapping[str, Update], invited: Iterable[str], openings: Mapping[str, Opening]) -> Codes:
@@ -216,7 +220,7 @@ def sum_codes(updates: Mapping[str, Update], invited: Iterable[str], openings: M
     for name in sorted(updates):
         opening = openings[name]
         if opening.gone.keys() != gone or {len(opening.own), *map(len, opening.gone.values())} != {_SEED_BYTES}:
-            raise NotOpened(f"{name!r} sent other seeds than it was asked for")
+            raise NotOpened(f"{name!r} sent seeds other than those it was asked for")
         codes = updates[name].vectors[MASKED].cpu().numpy().view(np.uint64)
         codes = codes - mask(opening.own, len(codes))
         for other, seed in opening.gone.items():

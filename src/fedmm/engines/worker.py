@@ -226,8 +226,9 @@ class Worker:
         self.terms.check_reports(self.algorithm)
         if not isinstance(local, ValuedRound):
             raise FedmmError(
-                f"{self.algorithm.name} needs the value of each client's function, and client {self.name!r} gives its "
-                "field alone; give its rounds a first_value, or use an algorithm without reports, such as fedmm"
+                f"{self.algorithm.name} needs the value of each client's function, but client {self.name!r} reports "
+                "only its field; implement first_value in its rounds, or use an algorithm without reports, such as "
+                "fedmm"
             )
         numbers = self.algorithm.report(local.first_value(), z, sent, own, c)
         return {name: float(numbers[name]) for name in self.algorithm.reports}

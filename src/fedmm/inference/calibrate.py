@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedmm.core.errors import require
 from fedmm.core.signals.intervals import Interval, wilson
+from fedmm.core.signals.thresholds import to_probability
 from fedmm.data.domains import RowStream
 from fedmm.inference.load_run import FinishedRun
 from fedmm.inference.predict import calibrated_logits, predict_rows
@@ -26,7 +27,7 @@ class Calibration:
     """Logits are divided by ``temperature``; with two classes the log odds of the second then have ``bias`` added.
 
     rows: on how many it was fitted. nll: their mean -log p_y before and after, in nats.
-    threshold: the log odds, calibrated, from which on the second is predicted; None for the likeliest class.
+    log_odds_threshold: the log odds, calibrated, from which on the second is predicted; None for the likeliest class.
     recall, recall_interval: the share of the rows of the second class that the threshold finds, with its 95 % interval;
         precision: of those it calls, the share that are. None without a threshold.
     """
@@ -34,7 +35,7 @@ class Calibration:
     temperature: float
     rows: int
     nll: tuple[float, float]
-    threshold: float | None = None
+    log_odds_threshold: float | None = None
     recall: float | None = None
     recall_interval: Interval | None = None
     precision: float | None = None
@@ -47,8 +48,8 @@ class Calibration:
             f"probabilities are calibrated on {self.rows} rows of {data}: {fit}, NLL "
             f"{self.nll[0]:.3f} before and {self.nll[1]:.3f} after; this holds for rows like those"
         ]
-        if self.threshold is not None and self.recall_interval is not None:
-            p, (low, high) = torch.tensor(self.threshold, dtype=torch.float64).sigmoid().item(), self.recall_interval
+        if self.recall_interval is not None:
+            p, (low, high) = to_probability(self.log_odds_threshold), self.recall_interval
             said.append(
                 f"{class_name!r} is predicted from probability {p:.4g} on: recall {self.recall:.1%} there ({low:.1%} "
                 f"to {high:.1%}), precision {self.precision:.1%}"
@@ -83,7 +84,7 @@ def calibrate(run: FinishedRun, rows: RowStream, recall: float | None = None) ->
     fitted = Calibration(temperature, count, (_nll(y, logs), _nll(y, after)), bias=bias)
     if recall is not None:
         fitted = _with_threshold(fitted, y, after[:, 1] - after[:, 0], recall, len(run.class_names))
-    return replace(run, temperature=temperature, bias=bias, threshold=fitted.threshold), fitted
+    return replace(run, temperature=temperature, bias=bias, log_odds_threshold=fitted.log_odds_threshold), fitted
 
 
 def fit_platt(y: Tensor, s: Tensor) -> tuple[float, float]:
@@ -161,7 +162,7 @@ def _with_threshold(fitted: Calibration, y: Tensor, odds: Tensor, recall: float,
     hits, called = int((positive >= threshold).sum()), int((odds >= threshold).sum())
     return replace(
         fitted,
-        threshold=threshold,
+        log_odds_threshold=threshold,
         recall=hits / len(positive),
         recall_interval=wilson(hits, len(positive)),
         precision=hits / called,

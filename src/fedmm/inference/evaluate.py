@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from fedmm.core.errors import require
+from fedmm.core.files import require_replaceable
 from fedmm.core.signals.groups import EVALUATION, GroupedScores
 from fedmm.core.signals.intervals import wilson
 from fedmm.data.domains import RowStream
@@ -72,11 +73,10 @@ class Evaluation:
         }
 
 
-def require_own_name(path: Path) -> None:
-    """Refuse a file for an evaluation that is no .json, or holds something else."""
+def require_own_evaluation(path: Path) -> None:
+    """Refuse a name that says another format, and to replace a file that holds anything but an evaluation."""
     require(path.suffix.lower() == ".json", f"--out {path} must end in .json")
-    held = path.read_bytes() if path.is_file() else EVALUATION.encode()
-    require(EVALUATION.encode() in held, f"--out {path} is there and holds no evaluation; name another file")
+    require_replaceable(path, "--out", "an evaluation", lambda path: EVALUATION.encode() in path.read_bytes())
 
 
 def rows_named(run: FinishedRun, data: str, *, skip_bad: bool = False) -> RowStream:

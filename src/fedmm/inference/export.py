@@ -146,10 +146,9 @@ def _calibration(run: FinishedRun) -> dict[str, float | None]:
 
     threshold: the probability from which on the second of two classes is predicted, which the reader has to compare.
     """
-    if (run.temperature, run.bias, run.threshold) == (1.0, 0.0, None):
+    if (run.temperature, run.bias, run.log_odds_threshold) == (1.0, 0.0, None):
         return {}
-    p = None if run.threshold is None else float(torch.tensor(run.threshold, dtype=torch.float64).sigmoid())
-    threshold = None if p is None else p * (1.0 - _ROUNDING)
+    threshold = None if run.threshold is None else run.threshold * (1.0 - _ROUNDING)
     return {"temperature": run.temperature, "bias": run.bias, "threshold": threshold}
 
 

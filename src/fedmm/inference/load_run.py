@@ -17,6 +17,7 @@ from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import is_name
+from fedmm.core.signals.thresholds import to_probability
 from fedmm.core.validation import one_of, require_device
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.datasets.per_site import PerSite
@@ -38,8 +39,10 @@ class FinishedRun:
         the target. chosen_by: the validator that chose it, empty for the last one.
     class_names: one for each column of probabilities; input: how files become rows, None if the rows are a built-in
         data set's own.
-    split: how source rows were dealt, as ``fingerprint_split`` has it; None where that is not known.
-    temperature, bias, threshold: how it was calibrated (:mod:`fedmm.inference.calibrate`); as trained by default.
+    fingerprint: of the rows that it was trained on, as ``fingerprint_pair`` has it; None if unknown.
+    temperature, bias: how it was calibrated (:mod:`fedmm.inference.calibrate`); as trained by default.
+    log_odds_threshold: the log odds, calibrated, from which on the second of two classes is predicted; None for the
+        likeliest class.
     """
 
     folder: Path
@@ -50,10 +53,15 @@ class FinishedRun:
     class_names: tuple[str, ...]
     input: Input | None
     chosen_by: str = ""
-    split: Mapping[str, Any] | None = None
+    fingerprint: Mapping[str, Any] | None = None
     temperature: float = 1.0
     bias: float = 0.0
-    threshold: float | None = None
+    log_odds_threshold: float | None = None
+
+    @property
+    def threshold(self) -> float | None:
+        """The probability from which on the second of two classes is predicted; None for the likeliest class."""
+        return to_probability(self.log_odds_threshold)
 
     @property
     def model_name(self) -> str:
@@ -108,7 +116,7 @@ def open_run(folder: Path, model: str | None = None, *, device: torch.device | s
     chosen, file, rounds, by = _which(folder, model, summary)
     predictor = rebuild_model(folder / file, build, device=device)
     names, prepared = _classes_and_input(folder, experiment, predictor.classes)
-    return FinishedRun(folder, experiment, predictor, chosen, rounds, names, prepared, by, summary.get("split"))
+    return FinishedRun(folder, experiment, predictor, chosen, rounds, names, prepared, by, summary.get("fingerprint"))
 
 
 def _require_run(folder: Path) -> None:

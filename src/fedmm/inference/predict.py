@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.files import atomic_write
+from fedmm.core.files import atomic_write, require_replaceable
 from fedmm.data.datasets.per_site import PerSite
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import OTHER_SITES, Input, Labelled, ReadRows, RowStream
@@ -24,7 +24,7 @@ from fedmm.data.inputs import ArrayInput, ImageInput, TableInput, tell_apart
 from fedmm.data.readers.arrays import ARRAYS
 from fedmm.data.readers.tables import read_table, require_columns, texts
 from fedmm.inference.load_run import FinishedRun
-from fedmm.training.fingerprint import fingerprint_split, same_split
+from fedmm.training.fingerprint import SOURCE_PARTS, fingerprint_pair, same_data
 
 TEST = "test"
 ASIDE = "source-validation"
@@ -38,21 +38,21 @@ class Predicted(NamedTuple):
 
     names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 where the
     class is not known, -2 where the model does not know it; None if none is known. strange: labels that are no class
-    of the model. threshold: the log odds from which on the second of two classes is predicted; None for the likeliest.
+    of the model. log_odds_threshold: from which on the second of two classes is predicted; None for the likeliest.
     """
 
     names: tuple[str, ...]
     logarithms: Tensor
     y: Tensor | None
     strange: tuple[str, ...] = ()
-    threshold: float | None = None
+    log_odds_threshold: float | None = None
 
     @property
     def classes(self) -> Tensor:
         """The class that is predicted for each row, int64 ``[rows]``."""
-        if self.threshold is None:
+        if self.log_odds_threshold is None:
             return self.logarithms.argmax(dim=1)
-        return (self.logarithms[:, 1] - self.logarithms[:, 0] >= self.threshold).long()
+        return (self.logarithms[:, 1] - self.logarithms[:, 0] >= self.log_odds_threshold).long()
 
 
 def open_rows(run: FinishedRun, path: Path, *, skip_bad: bool = False) -> RowStream:
@@ -96,7 +96,7 @@ def _load_own_rows(run: FinishedRun, which: str = TEST) -> dict[str, Labelled | 
     """Rows of the run's own data set by their words; which: of these, those that are to be used."""
     pair = run.experiment.data.load()
     require(
-        which == TEST or run.split is None or same_split(run.split, fingerprint_split(pair)),
+        which == TEST or run.fingerprint is None or same_data(run.fingerprint, fingerprint_pair(pair), SOURCE_PARTS),
         f"the data of {run.folder} has other source rows now, or deals them otherwise, than when it was trained, so "
         f"that {which} may hold rows it was trained on; name a file of other rows, or train it again",
     )
@@ -157,7 +157,7 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:
     """What the model says of rows that were read."""
     logits = calibrated_logits(run.predictor.logits(rows.x).cpu().double(), run.temperature, run.bias)
-    return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.threshold)
+    return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.log_odds_threshold)
 
 
 def calibrated_logits(logits: Tensor, temperature: float, bias: float) -> Tensor:
@@ -213,10 +213,14 @@ def require_apart(run: FinishedRun, out: Path, *read: str) -> None:
 
 
 def require_own_predictions(path: Path) -> None:
-    """Refuse to replace a file that holds anything but predictions."""
-    names = _headings(path) if path.is_file() and path.stat().st_size else column_names([])
-    own = names[:2] == column_names([]) and all(name.startswith("p_") for name in names[2:])
-    require(own, f"--out {path} is there and holds something else than predictions; name another file")
+    """Refuse a name that says no format, and to replace a file that holds anything but predictions."""
+    require_ending(path)
+    require_replaceable(path, "--out", "predictions", _holds_predictions)
+
+
+def _holds_predictions(path: Path) -> bool:
+    names = _headings(path)
+    return names[:2] == column_names([]) and all(name.startswith("p_") for name in names[2:])
 
 
 def _headings(path: Path) -> list[str]:
@@ -230,7 +234,7 @@ def _headings(path: Path) -> list[str]:
             return next(csv.reader(stream), [])
     except FedmmError:
         raise
-    except (OSError, EOFError, ValueError, csv.Error, zlib.error):
+    except (gzip.BadGzipFile, EOFError, ValueError, csv.Error, zlib.error):
         return []
 
 

@@ -115,7 +115,7 @@ class Board:
 def _differs(problem: Problem, method: str, say: Say) -> bool:
     if isinstance(problem, AdaptationProblem) or not ALGORITHMS[method].restrains:
         return True
-    say(f"{method} is left out of {problem.name}, which has no features to restrain: there it is fedmm")
+    say(f"{method} is skipped on {problem.name}, which has no features to restrain: it would equal fedmm")
     return False
 
 

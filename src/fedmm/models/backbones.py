@@ -121,7 +121,7 @@ class Backbone(Model):
         )
         require(
             not (self.weights or self.pretrained) or self.initialisation == "torch",
-            f"initialisation must be 'torch' with weights from elsewhere; {self.initialisation!r} would overwrite them",
+            f"initialisation must be 'torch' with pretrained weights; {self.initialisation!r} would overwrite them",
         )
 
     def untrained(self) -> Backbone:
@@ -156,7 +156,7 @@ class Backbone(Model):
             return scale
         require(
             self.normalise == "auto",
-            f"normalise = {self.normalise!r} is for pictures of 3 channels; rows have shape {list(shape)}: use 'none'",
+            f"normalise = {self.normalise!r} needs pictures with 3 channels; rows have shape {list(shape)}: use 'none'",
         )
         return None
 
@@ -167,7 +167,7 @@ class Backbone(Model):
             if not chosen:
                 parts = dict.fromkeys(name.split(".")[0] for name in names)
                 raise FedmmError(
-                    f"frozen names {beginning!r}, no part of {self.backbone!r} (parts: {', '.join(parts)})"
+                    f"frozen names {beginning!r}, which is not a part of {self.backbone!r} (parts: {', '.join(parts)})"
                 )
             for name in chosen:
                 backbone.get_parameter(name).requires_grad_(False)
@@ -239,7 +239,7 @@ class MobileNetV2(Model):
 
     def features(self, shape: tuple[int, ...]) -> nn.Module:
         require_image(self.name, shape)
-        require(shape[0] == 3, f"model {self.name!r} takes pictures of 3 channels, not of {shape[0]}")
+        require(shape[0] == 3, f"model {self.name!r} takes pictures with 3 channels, not {shape[0]}")
         backbone = self._backbone()
         for block in list(backbone)[: self.frozen_blocks]:
             block.requires_grad_(False)

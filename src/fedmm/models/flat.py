@@ -184,8 +184,8 @@ class FlatNetwork:
         torch.set_rng_state(cpu)
         require(
             not drawn,
-            "the network draws random numbers of its own (functional dropout?); use nn.Dropout layers, which are "
-            "seeded per client and round",
+            "the network draws from torch's global random generator (functional dropout?); use nn.Dropout layers, "
+            "which are seeded per client and round",
         )
         _require_width("task head", outputs.logits, self.classes)
         if adversary is not None:
@@ -199,5 +199,5 @@ def _cuda_state(rows: Tensor) -> Tensor:
 def _require_width(part: str, outputs: Tensor, width: int) -> None:
     require(
         outputs.dim() == 2 and outputs.shape[1] == width,
-        f"the {part} gives outputs of shape {tuple(outputs.shape[1:])} a row; {width} numbers are needed",
+        f"the {part} returns outputs of shape {tuple(outputs.shape[1:])} per row; it must return {width} numbers",
     )

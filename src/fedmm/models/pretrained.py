@@ -187,7 +187,7 @@ def _require_plain(backbone: str, name: str, options: Mapping[str, Any]) -> None
         require(
             not isinstance(value, str) or option in _WORDS,
             f"options.{option} of {backbone!r} must be a number, true or false, not {value!r}: text is for "
-            f"{', '.join(_WORDS)} alone; weights are named by model.weights",
+            f"{', '.join(_WORDS)} only; name weights with model.weights",
         )
 
 
@@ -198,19 +198,19 @@ def _make_backbone(factory: Any, options: Mapping[str, Any], backbone: str) -> n
         raise _explain_failure(backbone, problem) from problem
     if not isinstance(module, nn.Module):
         raise FedmmError(
-            f"backbone {backbone!r} made an object of type {type(module).__name__}; it must be an nn.Module"
+            f"backbone {backbone!r} returned an object of type {type(module).__name__}; it must be an nn.Module"
         )
     return module
 
 
 def _unknown_network(library: str, name: str, known: list[str]) -> FedmmError:
     near = difflib.get_close_matches(name, known, n=3)
-    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else f"; its {len(known)} networks have other names"
+    hint = f"; did you mean {', '.join(map(repr, near))}?" if near else f"; none of its {len(known)} has a similar name"
     return FedmmError(f"{library} has no network {name!r}{hint}")
 
 
 def _explain_failure(backbone: str, problem: Exception) -> FedmmError:
-    return FedmmError(f"backbone {backbone!r} cannot be made with these options: {_reason(problem)}")
+    return FedmmError(f"backbone {backbone!r} cannot be built with these options: {_reason(problem)}")
 
 
 def _no_weights(backbone: str, problem: Exception) -> FedmmError:

@@ -56,7 +56,9 @@ class AUC(Objective):
     """
 
     name: ClassVar[str] = "auc"
-    summary: ClassVar[str] = "the area under the ROC curve of two classes, for labelled rows at sites of even one class"
+    summary: ClassVar[str] = (
+        "the area under the ROC curve of two classes, for labelled rows, even at sites with one class"
+    )
     adapts: ClassVar[bool] = False
     class_count: ClassVar[int | None] = 2
 

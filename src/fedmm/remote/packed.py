@@ -74,13 +74,13 @@ def array_bytes(arrays: Mapping[str, NDArray[Any]]) -> tuple[list[Any], bytes]:
 def read_arrays(described: list[Any], content: bytes) -> Arrays:
     """Rebuild arrays, read-only, from :func:`array_bytes`; raise Malformed if that fails."""
     if len(described) > _MOST_ARRAYS:
-        raise Malformed(f"it sent {len(described)} arrays")
+        raise Malformed(f"it sent {len(described)} arrays, but at most {_MOST_ARRAYS} are accepted")
     arrays, place = Arrays(), 0
     for name, kind, shape in described:
         dtype = np.dtype(str(kind))
         sides = [int(side) for side in shape]
         if dtype.kind not in _NUMBERS or len(sides) > _MOST_AXES or min(sides, default=0) < 0:
-            raise Malformed(f"it sent an array of {str(kind)[:20]} that cannot be read")
+            raise Malformed(f"it sent an array of dtype {str(kind)[:20]} that cannot be read")
         count = math.prod(sides)
         if count * dtype.itemsize > len(content) - place:
             raise Malformed("it sent fewer bytes than its arrays have")
@@ -150,16 +150,16 @@ def read_json(text: object, what: str, *, most_bytes: int = MOST_BYTES, most_dep
     what: its name in the reason, such as "what it holds". most_bytes: in UTF-8. most_depth: of lists and tables.
     """
     if not isinstance(text, str):
-        raise Malformed(f"{what} is no text")
+        raise Malformed(f"{what} is not text")
     size = len(text.encode("utf-8", "surrogatepass"))
     if size > most_bytes:
-        raise Malformed(f"{what} takes {size} bytes of JSON, where at most {most_bytes} are read")
+        raise Malformed(f"{what} has {size} bytes of JSON, but at most {most_bytes} are accepted")
     if _is_deeper(text, most_depth):
-        raise Malformed(f"{what} is nested more than {most_depth} deep")
+        raise Malformed(f"{what} is nested more than {most_depth} levels deep")
     try:
         return json.loads(text, parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as problem:
-        raise Malformed(f"{what} is no JSON: {problem}") from problem
+        raise Malformed(f"{what} is not valid JSON: {problem}") from problem
 
 
 def _is_deeper(text: str, most: int) -> bool:
@@ -181,4 +181,4 @@ def _is_deeper(text: str, most: int) -> bool:
 
 
 def _refuse_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")

@@ -14,17 +14,17 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import MaxNLocator
 from rich.table import Table
-from rich.text import Text
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.signals.validators import VALIDATORS
 from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose
-from fedmm.reporting.tables import markdown_lines
+from fedmm.reporting.tables import FittedRow, fit_table, markdown_lines
 
 _ACCURACIES = (
     "target_accuracy", "source_accuracy", "domain_accuracy", "validation_accuracy", "validation_worst_accuracy",
     "source_worst_accuracy",
 )  # fmt: skip
+_AREAS = ("auroc", "average_precision")
 _SHOWN = ("target_accuracy", "target_information", "target_bnm", "source_risk")
 """In the terminal and in the picture: what the verdict goes by, after what labels say where there are some."""
 _HIGHER = {validator.column: validator.higher for validator in VALIDATORS.values()}
@@ -45,22 +45,16 @@ def read_compared(folder: Path) -> dict[str, Any]:
     return dict(table)
 
 
-def rich_compared(table: Mapping[str, Any]) -> Table:
-    """The candidates with what the verdict goes by: mean and standard deviation over seeds."""
-    columns = _list_shown(table)
-    shown = Table()
-    shown.add_column("candidate", overflow="fold")
-    for column in columns:
-        shown.add_column(Text(_title(column).replace(" ", "\n", 1)), justify="right", no_wrap=True)
-    judged = _list_judged(table)
-    for name in judged:
-        shown.add_column(name, justify="right", no_wrap=True)
+def rich_compared(table: Mapping[str, Any], width: int) -> Table:
+    """The candidates with what the verdict goes by, as far as the width allows: mean and deviation over seeds."""
+    columns, judged = _list_shown(table), _list_judged(table)
+    headings = [*judged, *(_title(column).replace(" (%)", "\u00a0(%)").replace(" ", "\n") for column in columns)]
+    rows = []
     for entry in table["candidates"]:
         cells = [_short(column, entry["measures"].get(column, ())) for column in columns]
-        cells += [_describe_support(entry)] if judged else []
-        style = "bold" if not judged and entry["label"] == table["verdict"]["use"] else ""
-        shown.add_row(*(Text(cell, style=style) for cell in (_name(entry), *cells)))
-    return shown
+        bold = not judged and entry["label"] == table["verdict"]["use"]
+        rows.append(FittedRow(_name(entry), [*([_describe_support(entry)] if judged else []), *cells], bold))
+    return fit_table("candidate", headings, rows, width)
 
 
 def write_markdown(table: Mapping[str, Any]) -> str:
@@ -186,7 +180,7 @@ def _describe_support(entry: Mapping[str, Any]) -> str:
 
 
 def _title(column: str) -> str:
-    return column.replace("_", " ") + (" (%)" if column in _ACCURACIES else "")
+    return column.replace("_", " ").replace("auroc", "AUROC") + (" (%)" if column in _ACCURACIES else "")
 
 
 def _numbers(column: str, values: Values) -> list[float]:
@@ -195,7 +189,8 @@ def _numbers(column: str, values: Values) -> list[float]:
 
 
 def _short(column: str, values: Values) -> str:
-    return _spread(_numbers(column, values), 1 if column in _ACCURACIES else 2, "{mean} ±{std}")
+    digits = 1 if column in _ACCURACIES else 3 if column.endswith(_AREAS) else 2
+    return _spread(_numbers(column, values), digits, "{mean} ±{std}")
 
 
 def _long(column: str, values: Values) -> str:

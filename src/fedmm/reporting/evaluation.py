@@ -11,7 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import SubFigure
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import require
+from fedmm.core.files import require_replaceable
 from fedmm.reporting.style import FAINT, INK, RULE, SMALL, TEXT, Strip, compose, quiet
 
 _SIDE, _LETTER = 3.9, 0.085
@@ -25,16 +26,11 @@ _WRITER = "fedmm evaluate"
 _TICKS = (0.0, 0.25, 0.5, 0.75, 1.0)
 
 
-def require_picture_name(path: Path) -> None:
+def require_own_picture(path: Path) -> None:
     """Refuse a name that says no format, and to replace a file that is no picture of an evaluation."""
     require(path.suffix.lower() in _ENDINGS, f"--picture {path} must end in {', '.join(_ENDINGS)}")
-    try:
-        held = path.read_bytes() if path.is_file() else b""
-    except OSError as problem:
-        raise FedmmError(f"--picture {path} cannot be written: {problem.strerror}") from problem
-    require(
-        not held or _WRITER.encode() in held,
-        f"--picture {path} is there and does not say that {_WRITER} drew it; remove it, or name another file",
+    require_replaceable(
+        path, "--picture", f"a picture by {_WRITER}", lambda path: _WRITER.encode() in path.read_bytes()
     )
 
 

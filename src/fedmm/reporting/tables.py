@@ -6,7 +6,9 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean, stdev
+from typing import NamedTuple
 
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -14,8 +16,18 @@ from fedmm.core.signals.validators import VALIDATORS
 from fedmm.reporting.read import Comparison, Run, last_values
 
 _ABSENT = "-"
+_BORDER, _PADDING, _WIDEST_NAME = 1, 3, 30
+"""Columns of a terminal that lines of a table take: at its left, and beside each cell; and of a word in a name."""
 VALIDATOR_COLUMNS = tuple(validator.column for validator in VALIDATORS.values() if not validator.oracle)
 """Columns of the history by which a model may be chosen without target labels."""
+
+
+class FittedRow(NamedTuple):
+    """A row of :func:`fit_table`: its name, which may wrap, and a cell for each of the other columns."""
+
+    name: str
+    cells: Sequence[str]
+    bold: bool = False
 
 
 @dataclass(frozen=True)
@@ -95,6 +107,31 @@ def validator_table(rows: Sequence[SummaryRow]) -> Table:
         if validator.column in VALIDATOR_COLUMNS and any(validator.column in row.validators for row in rows):
             cells = [Text(seeds_in_words(row.validators.get(validator.column, ()))) for row in rows]
             table.add_row(f"{validator.name} ({'higher' if validator.higher else 'lower'} is better)", *cells)
+    return table
+
+
+def fit_table(name: str, headings: Sequence[str], rows: Sequence[FittedRow], width: int) -> Table:
+    """A table no wider than ``width``: the first column wraps between words, and the last ones go if they do not fit.
+
+    name: the heading of the first column; headings: of the others. Both, and cells, may have several lines.
+    """
+    words = [word for row in rows for word in row.name.split()] + name.split()
+    least = min(max(map(len, words)), _WIDEST_NAME)
+    room = width - _BORDER - (least + _PADDING)
+    shown = 0
+    for number, heading in enumerate(headings):
+        room -= max(map(cell_len, "\n".join([heading, *(row.cells[number] for row in rows)]).split("\n"))) + _PADDING
+        shown += room >= 0
+    left_out = [heading.replace("\n", " ") for heading in headings[max(shown, 1) :]]
+    table = Table(caption=f"a wider terminal also shows {', '.join(left_out)}" if left_out else None)
+    table.caption_justify = "left"
+    table.add_column(name, overflow="fold")
+    for heading in headings[: max(shown, 1)]:
+        table.add_column(Text(heading), justify="right", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            *(Text(cell, style="bold" if row.bold else "") for cell in (row.name, *row.cells[: max(shown, 1)]))
+        )
     return table
 
 

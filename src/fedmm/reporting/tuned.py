@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rich.table import Table
-from rich.text import Text
 
 from fedmm.core.errors import FedmmError, require
+from fedmm.reporting.tables import FittedRow, fit_table
 
 SIGNALS = ("target_information", "target_bnm", "source_risk")
 """What candidates are ranked by where there is a target."""
@@ -58,6 +58,9 @@ def read_tuned(folder: Path) -> TuningResult:
     try:
         state = json.loads(path.read_text(encoding="utf-8"))
         require(state["format"] == "fedmm-tune-1", f"{path} was written by another version of fedmm")
+        require(
+            state["verdict"] is not None, f"{path} is of a tuning that has not ended; `fedmm tune --resume` goes on"
+        )
         chosen = str(state["verdict"]["label"])
         signals = [str(name) for name in state.get("signals", SIGNALS)]
         rows = [
@@ -82,8 +85,12 @@ def read_tuned(folder: Path) -> TuningResult:
         notes = [str(note) for note in [*state["notes"], state["ended"]] if note]
         sentence, metric = str(state["verdict"]["sentence"]), str(state.get("metric", ""))
         return TuningResult(chosen, sentence, notes, rungs, rows, metric, signals)
+    except FedmmError:
+        raise
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
-        raise FedmmError(f"{path} does not describe a finished tuning; let `fedmm tune --resume` end") from problem
+        raise FedmmError(
+            f"{path} is damaged, so the tuning can be neither shown nor continued; name the folders of its runs"
+        ) from problem
 
 
 def _spread(values: object) -> str:
@@ -97,21 +104,19 @@ def _agreement(values: dict[str, float]) -> str:
     return ", ".join(f"{float(values[name]):.2f}" for name in AGREEMENT if name in values)
 
 
-def rich_tuned(tuned: TuningResult) -> Table:
-    """All candidates: how far they came, what they were ranked by, and why they were ruled out."""
-    shown = Table()
-    shown.add_column("candidate", overflow="fold")
-    shown.add_column("rung:\nrounds", justify="right", no_wrap=True)
-    for name in tuned.signals:
-        shown.add_column(name.replace("_", "\n", 1), justify="right", no_wrap=True)
-    shown.add_column("rank", justify="right", no_wrap=True)
+def rich_tuned(tuned: TuningResult, width: int) -> Table:
+    """All candidates: how far they came, why they were ruled out, and as the width allows what they were ranked by."""
     agree = not tuned.metric
-    if agree:
-        shown.add_column("agree-\nment", justify="right", no_wrap=True)
+    headings = ["rung:\nrounds", "rank", *(["agree-\nment"] if agree else [])]
+    headings += [name.replace("_", "\n") for name in tuned.signals]
+    rows = []
     for row in tuned.rows:
         name = f"{row.candidate}\nruled out: {row.veto}" if row.veto else row.candidate
-        signals = [signal.replace(" (", "\n").replace(" to ", "-").rstrip(")") for signal in row.signals]
-        cells = [name, f"{row.rung}: {row.rounds}", *signals, f"{row.rank:.1f}"]
-        cells += [row.agreement.replace(", ", "\n")] if agree else []
-        shown.add_row(*(Text(cell, style="bold" if row.chosen else "") for cell in cells))
-    return shown
+        cells = [
+            f"{row.rung}: {row.rounds}",
+            f"{row.rank:.1f}",
+            *([row.agreement.replace(", ", "\n")] if agree else []),
+        ]
+        cells += [signal.replace(" (", "\n").replace(" to ", "-").rstrip(")") for signal in row.signals]
+        rows.append(FittedRow(name, cells, row.chosen))
+    return fit_table("candidate", headings, rows, width)

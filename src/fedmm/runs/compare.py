@@ -119,8 +119,7 @@ def _read(tables: Mapping[str, Any], seeds: int) -> Experiment:
 
 
 def _label(algorithm: str, objective: str) -> str:
-    loss = "" if objective == _NONE else f" + {OBJECTIVES[objective].__name__}"
-    return f"{ALGORITHMS[algorithm].__name__}{loss}"
+    return algorithm if objective == _NONE else f"{algorithm} + {objective}"
 
 
 def _candidate(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from statistics import fmean
 from typing import Any
 
@@ -17,6 +18,7 @@ from fedmm.data.domains import DomainPair, Labelled
 from fedmm.data.partition import TargetSupervised
 from fedmm.data.splitting import count_shared, fingerprints
 from fedmm.objectives import OBJECTIVES, SourceOnly
+from fedmm.training.fingerprint import TRAINED_AND_CHOSEN_BY, same_data
 
 MOST_ROWS = 1000
 """Of each domain, that label shift is estimated from."""
@@ -144,10 +146,17 @@ def is_source_only(summary: Summary) -> bool:
     return bool(summary["objective"] == SourceOnly.name and not learns_otherwise)
 
 
-def trained_alike(summaries: Sequence[Summary]) -> bool:
-    """Whether runs did as many rounds, on the same rows as far as that is known; rows scaled per site are others."""
-    known = [summary["rows"] for summary in summaries if summary.get("rows") and not summary.get(PER_SITE)]
-    return len({summary["rounds"] for summary in summaries}) == 1 and all(rows == known[0] for rows in known)
+def find_difference(summaries: Sequence[Summary]) -> str:
+    """What runs differ in, rounds or rows, so that they cannot be compared; empty if they can.
+
+    Runs that may end early by one rule count as of equal rounds. Rows count as far as they are known; those that are
+    scaled per site are others.
+    """
+    first, *others = [summary.get("may_stop") or summary["rounds"] for summary in summaries]
+    if any(planned != first for planned in others):
+        return "rounds"
+    known = [rows for summary in summaries if (rows := summary.get("fingerprint")) and not summary.get(PER_SITE)]
+    return "" if all(same_data(known[0], rows, TRAINED_AND_CHOSEN_BY) for rows in known) else "rows"
 
 
 def _adapts(summary: Summary) -> bool:
@@ -160,7 +169,8 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
     """The rule's verdict on every method among runs, by the summaries of their folders, as plain values.
 
     Runs of one label are the seeds of one method. It is compared with the source-only method of the lowest source risk
-    among those that did as many rounds on the same rows. Runs that did not complete are not judged.
+    among those of as many rounds on the same rows, whose name and estimate of label shift stand beside the verdict.
+    Runs that did not complete are not judged.
     """
     methods: dict[str, list[Summary]] = {}
     for summary in summaries:
@@ -169,31 +179,22 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
     plain = {label: runs for label, runs in methods.items() if is_source_only(runs[0])}
     adapted = {label: runs for label, runs in methods.items() if label not in plain and _adapts(runs[0])}
     if not plain or not adapted:
-        note = NO_SOURCE_ONLY if adapted else ""
-        return {"rule": RULE, "source_only": None, "label_shift": None, "verdicts": [], "note": note}
+        return {"rule": RULE, "verdicts": [], "note": NO_SOURCE_ONLY if adapted else ""}
 
     def risk(label: str) -> float:
         values = signals_of(plain[label]).source_risk
         return fmean(values) if values else float("inf")
 
-    def judge(runs: Sequence[Summary]) -> Verdict:
-        like = [label for label in plain if trained_alike([*plain[label], *runs])]
-        if not like:
-            return Verdict(None, f"{CANNOT_JUDGE}: no source-only run did as many rounds on the same rows")
-        against = plain[min(like, key=risk)]
-        worst = worst_shift(against)
+    def judge(label: str, runs: Sequence[Summary]) -> dict[str, Any]:
+        differences = {other: find_difference([*plain[other], *runs]) for other in plain}
+        against = min((other for other, difference in differences.items() if not difference), key=risk, default=None)
+        if against is None:
+            others = ", ".join(f"{other} has other {difference}" for other, difference in differences.items())
+            verdict = Verdict(None, f"{CANNOT_JUDGE}: no source-only run did as many rounds on the same rows: {others}")
+            return {"label": label, **asdict(verdict), "source_only": None, "label_shift": None}
+        worst = worst_shift(plain[against])
         shift = None if worst is None else read_shift(worst)
-        return judge_adaptation(signals_of(against), signals_of(runs), shift)
+        verdict = judge_adaptation(signals_of(plain[against]), signals_of(runs), shift)
+        return {"label": label, **asdict(verdict), "source_only": against, "label_shift": worst}
 
-    base = min(plain, key=risk)
-    verdicts = {label: judge(runs) for label, runs in adapted.items()}
-    return {
-        "rule": RULE,
-        "source_only": base,
-        "label_shift": worst_shift(plain[base]),
-        "verdicts": [
-            {"label": label, "supported": verdict.supported, "sentence": verdict.sentence}
-            for label, verdict in verdicts.items()
-        ],
-        "note": "",
-    }
+    return {"rule": RULE, "verdicts": [judge(label, runs) for label, runs in adapted.items()], "note": ""}

@@ -21,7 +21,7 @@ from fedmm.runs.report_data import EXHIBITS, exhibits
 from fedmm.runs.run_folder import BOUNDARY, MAPS, MODEL, SAMPLES, RunFolder, write_input
 from fedmm.training.adaptation import Adaptation, Adapted
 from fedmm.training.callbacks import best_file
-from fedmm.training.fingerprint import fingerprint_pair, fingerprint_split
+from fedmm.training.fingerprint import fingerprint_pair
 from fedmm.training.history import History
 from fedmm.training.privacy import PrivacyAccount
 
@@ -65,7 +65,7 @@ def finish_run(
     summary["tested_rows_trained_on"] = count_trained_test_rows(pair) if experiment.looks_at_target else 0
     private = adaptation.terms.transmission.private
     if not private:  # they are computed from rows without noise
-        summary |= {"rows": fingerprint_pair(pair), "split": fingerprint_split(pair)}
+        summary["fingerprint"] = fingerprint_pair(pair)
     shift = shift_of_model(adapted.predict_proba, pair) if shifts and not private else None
     summary["label_shift"] = None if shift is None else shift_table(shift, pair.class_names)
     files.summarise(summary)
@@ -108,6 +108,9 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
         "model": experiment.model.name,
         "seed": experiment.run.seed,
         "rounds": len(history),
+        **(
+            {"may_stop": {"rounds": experiment.run.rounds, **experiment.run.stopping}} if experiment.run.stop_by else {}
+        ),
         "target_accuracy": history.last("target_accuracy"),
         "source_accuracy": history.last("source_accuracy"),
         **{name: _finite(history.last(name)) for name in adaptation.measures},

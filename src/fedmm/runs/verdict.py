@@ -19,7 +19,7 @@ from fedmm.core.signals.warning_signs import Measured, find_warning_signs
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.partition import TargetSupervised
 from fedmm.runs.compare import require_comparable
-from fedmm.runs.evidence import is_source_only, read_shift, signals_of, trained_alike, worst_shift
+from fedmm.runs.evidence import find_difference, is_source_only, read_shift, signals_of, worst_shift
 from fedmm.runs.resume import read_completed
 from fedmm.runs.run_folder import EXPERIMENT, ROUNDS, SUMMARY, read_input
 
@@ -88,7 +88,7 @@ def _beside(folder: Path, tables: Tables, summary: Summary) -> tuple[list[Summar
     plain: dict[str, dict[object, Summary]] = {}
     for other in _other_runs(folder):
         found = _read(other)
-        if found is None or _alike(found[0]) != _alike(tables) or not trained_alike([summary, found[1]]):
+        if found is None or _alike(found[0]) != _alike(tables) or find_difference([summary, found[1]]):
             continue
         theirs, told = found
         if is_source_only(told):
@@ -123,7 +123,7 @@ def _read(folder: Path) -> tuple[Tables, Summary] | None:
             read_shift(summary["label_shift"])
         is_source_only(summary)
         _alike(tables)
-        trained_alike([summary])
+        find_difference([summary])
         hash(summary["seed"])
         return {name: dict(tables.get(name, {})) for name in (*_OWN, *_ALIKE, "run")}, summary
     except (FedmmError, OSError, ValueError, KeyError, TypeError, AttributeError):

@@ -90,7 +90,7 @@ def describe(
                 row[0] = _FEW
                 continue
             row[2], (row[3], row[4]) = len(known), sums_of(known)
-            require(bool(np.isfinite(row).all()), f"column {name!r} holds numbers that are too large to be added up")
+            require(bool(np.isfinite(row).all()), f"column {name!r} holds numbers that are too large to be summed")
             if agreed.scaling == "robust":
                 row[FIELDS:] = _counts_below(known, agreed.ranges[name], min_rows)
     return sums
@@ -126,7 +126,7 @@ def read_description(agreed: AgreedColumns, given: NDArray[np.generic]) -> dict[
     for row, name in zip(given.tolist(), agreed.names, strict=True):
         flaw = _flaw(agreed, name, row)
         if flaw:
-            raise ValueError(f"what it reports of column {name!r} cannot be: {flaw}")
+            raise ValueError(f"its report on column {name!r} is impossible: {flaw}")
         state, missing, known, total, squares, strange = row[:FIELDS]
         below = np.array(row[FIELDS:])
         columns[name] = Described(
@@ -140,20 +140,20 @@ def _flaw(agreed: AgreedColumns, name: str, row: list[float]) -> str:
     state, missing, known, total, squares, strange = row[:FIELDS]
     below = row[FIELDS:]
     if state not in (_TOLD, _LACKS, _FEW) or missing not in (0, 1):
-        return f"its state is {state:g} and {missing:g}"
+        return f"its state is unknown ({state:g}, {missing:g})"
     if known != int(known) or not 0 <= known <= _MOST_ROWS:
-        return f"there are {known:g} numbers"
+        return f"it counts {known:g} numbers"
     if strange != int(strange) or not UNTOLD <= strange <= _MOST_ROWS:
-        return f"{strange:g} rows have other words"
+        return f"it counts {strange:g} rows with words that are not agreed categories"
     if state != _TOLD or name in agreed.categories or not agreed.learns:
         if known or (strange and name not in agreed.categories):
-            return "there are numbers where none were reported"
+            return "it has counts, although it reports none"
     elif strange:
-        return "a column of numbers has other words"
+        return "a numeric column has words that are not agreed categories"
     elif not known:
-        return "there are no numbers, but that is not reported"
+        return "it has no numbers, but does not report that"
     if not known:
-        return "there are sums over no numbers" if total or squares or any(below) else ""
+        return "it has sums, but no numbers" if total or squares or any(below) else ""
     return _flaw_of_sums(known, total, squares, agreed.ranges.get(name)) or _flaw_of_counts(known, below)
 
 
@@ -166,7 +166,7 @@ def _flaw_of_sums(known: float, total: float, squares: float, ends: Sequence[flo
         low, high = ends
         rounding = 1e-9 * (high - low)
         if not low - rounding <= total / known <= high + rounding:
-            return f"the mean {total / known:g} is outside of the agreed range, {low:g} to {high:g}"
+            return f"the mean {total / known:g} is outside the agreed range, {low:g} to {high:g}"
     return ""
 
 
@@ -193,8 +193,8 @@ def merge_descriptions(agreed: AgreedColumns, described: Mapping[str, Mapping[st
             dropped.append(name)
         else:
             columns.append(column)
-    require(bool(columns), "no column is left to learn from: every one is empty, or says the same in all rows")
-    notes += [f"column {name!r} is left out: it is empty, or says the same in all rows" for name in dropped]
+    require(bool(columns), "no column is left to learn from: every column is empty or constant")
+    notes += [f"column {name!r} is left out: it is empty or constant" for name in dropped]
     scales = {}
     if agreed.scaling == "per_site":
         scales = {
@@ -249,7 +249,7 @@ def _notes(agreed: AgreedColumns, described: Mapping[str, Mapping[str, Described
     for site, columns in described.items():
         for words, which in (
             ("has no column", [name for name in agreed.names if columns[name].lacks]),
-            ("gives no sums, over too few rows, of", [name for name in agreed.names if columns[name].few]),
+            ("has too few rows to give sums of", [name for name in agreed.names if columns[name].few]),
             ("has words that are not agreed categories in", [name for name in agreed.names if columns[name].strange]),
         ):
             if which:

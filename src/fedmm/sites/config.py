@@ -18,7 +18,7 @@ from fedmm.core.imports import check_name
 
 KINDS = ("share", "npz", "images", "table")
 _GONE = {
-    "site.worker": "a site does its work in its one process",
+    "site.worker": "a site works in a single process",
     "superlink.runtime_port": "a site opens no port",
 }
 """Keys of older files, and why nothing needs them any more."""
@@ -41,7 +41,7 @@ class SiteSection:
     descriptions: int = 20
 
     def __post_init__(self) -> None:
-        require(bool(self.name.strip()), "site.name must say what the site is called")
+        require(bool(self.name.strip()), "site.name must not be empty")
         require(self.threads >= 0, f"site.threads must be 0 or more, not {self.threads}")
         require(self.depth >= 2, f"site.depth must be at least 2, not {self.depth}")
         require(self.descriptions >= 0, f"site.descriptions must be 0 or more, not {self.descriptions}")
@@ -99,8 +99,8 @@ class DataSection(TableKeys, _DataKeys):
         require(self.validation_rows >= 0, f"data.validation_rows must be 0 or more, not {self.validation_rows}")
         require(
             not self.validation_rows or (self.kind != "share" and self.domain != "target"),
-            "data.validation_rows is for labelled rows of the site's own, npz or images; of a share, the experiment's "
-            "data set says which rows are set aside",
+            "data.validation_rows is for a site's own labelled rows; for data.kind = 'share', the experiment's data "
+            "set says which rows are set aside",
         )
         self._check_table()
 
@@ -112,16 +112,18 @@ class DataSection(TableKeys, _DataKeys):
             return
         require(bool(self.features), "data.features must list the columns of the table that may be learnt from")
         require(self.domain == "target" or bool(self.label), "data.label must name the column of classes")
-        require(self.label not in self.features, f"data.features names the column of labels, {self.label!r}")
+        require(
+            self.label not in self.features, f"data.features names the label column, {self.label!r}; remove it there"
+        )
         for key, names in (("id", (self.id,)), ("drop", self.drop)):
             learnt = [name for name in names if name and self.rename.get(name, name) in self.features]
             listed = ", ".join(map(repr, learnt))
-            require(not learnt, f"data.{key} names {listed}, which data.features lists; take it out there")
+            require(not learnt, f"data.{key} names {listed}, which data.features lists; remove it there")
             labels = bool(self.label) and self.label in names
-            require(not labels, f"data.{key} names the column of labels, {self.label!r}")
-        require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}")
+            require(not labels, f"data.{key} names the label column, {self.label!r}; remove it there")
+        require(self.id not in self.drop, f"data.drop names the column of data.id, {self.id!r}; remove it there")
         require(not (self.columns and self.header), "data.columns is for files without a header; set header = false")
-        require(len(self.separator) == 1, f"data.separator must be one letter, not {self.separator!r}")
+        require(len(self.separator) == 1, f"data.separator must be one character, not {self.separator!r}")
 
 
 _TABLE_KEYS = slice([key.name for key in fields(DataSection)].index("features"), None)
@@ -272,7 +274,7 @@ def _move_min_rows(tables: dict[str, Any]) -> None:
         newer = policy.setdefault("min_rows", older)
         require(
             newer == older,
-            f"site.min_rows = {older!r} is an older name of policy.min_rows, which is {newer!r}; leave one of them out",
+            f"site.min_rows = {older!r} is the old name of policy.min_rows, which is {newer!r}; remove one of them",
         )
 
 
@@ -295,5 +297,5 @@ def _read_section(kind: Any, table: Any) -> Any:
     require(isinstance(table, Mapping), f"{section} must be a section of its own: [{section}]")
     for key in table:
         why = _GONE.get(f"{section}.{key}")
-        require(why is None, f"{section}.{key} is gone: {why}; take the line out")
+        require(why is None, f"{section}.{key} is no longer used: {why}; remove the line")
     return kind(**read_fields(kind, table, section))

@@ -68,13 +68,11 @@ class SiteNode:
             try:
                 self._serve(self._connect())
             except Unreachable as problem:
-                self._tell(
-                    f"the SuperLink at {self._config.superlink.address} cannot be reached ({problem}); trying on"
-                )
+                self._tell(f"the SuperLink at {self._config.superlink.address} cannot be reached ({problem}); retrying")
             except TurnedAway as problem:
-                self._tell(f"the SuperLink turns this site away: {_reason(problem)}; trying on")
+                self._tell(f"the SuperLink turns this site away: {_reason(problem)}; retrying")
             except Exception:
-                self._say(f"the node failed and starts again:\n{traceback.format_exc()}")
+                self._say(f"the node failed and restarts:\n{traceback.format_exc()}")
             else:
                 pause = _FIRST_PAUSE
             finally:
@@ -125,7 +123,7 @@ class SiteNode:
                 question = connection.receive()
                 self._told = ""
             except Unreachable as problem:
-                self._tell(f"the SuperLink cannot be reached ({problem}); trying on")
+                self._tell(f"the SuperLink cannot be reached ({problem}); retrying")
                 self._ending.wait(2.0)
                 continue
             except Malformed as problem:
@@ -163,7 +161,7 @@ class SiteNode:
             return Packed({}, {PROBLEM: str(problem), **named, **final}, {})
         except Exception as problem:
             self._say(f"{kind}: failed:\n{traceback.format_exc()}")
-            return Packed({}, {PROBLEM: f"it failed with {type(problem).__name__}; its own log says more"}, {})
+            return Packed({}, {PROBLEM: f"it failed with {type(problem).__name__}; see the site's own log"}, {})
         self._say(f"{kind}: leaves {contents(answer.arrays)}; {_values(answer)}")
         return answer
 
@@ -216,7 +214,7 @@ def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) ->
     for config in configs:
         _require_ready(config)
     names = [config.site.name for config in configs]
-    require(len(set(names)) == len(names), f"two of these files belong to one site: {', '.join(sorted(names))}")
+    require(len(set(names)) == len(names), f"two of these files have the same site.name: {', '.join(sorted(names))}")
     with ExitStack() as held:
         for config in configs:
             held.enter_context(config.lock())
@@ -226,7 +224,7 @@ def run_sites(configs: Sequence[SiteConfig], say: Callable[[str, str], None]) ->
         nodes = [_node(config, SiteWork, say, alone) for config in configs]
         _run(nodes)
         for name in names:
-            say(name, f"site {name} has ended")
+            say(name, f"site {name} has stopped")
 
 
 def _node(config: SiteConfig, work: type[SiteWork], say: Callable[[str, str], None], alone: threading.Lock) -> SiteNode:

@@ -63,9 +63,9 @@ def site_rows(config: SiteConfig, experiment: Experiment, encoding: str = "", sa
     tables = isinstance(experiment.data, RowsElsewhere) and bool(experiment.data.features)
     require(
         tables == (config.data.kind == "table"),
-        "the experiment is one of tables, and this site's data is not"
+        "the experiment is for tables, but this site's data is not a table"
         if tables
-        else "this site's data is a table, and the experiment names no columns of tables (data.features)",
+        else "this site's data is a table, but the experiment names no columns of tables (data.features)",
     )
     folder = config.state / "rows" / _key(config, experiment, encoding)
     if not (folder / _ABOUT).exists():
@@ -85,7 +85,9 @@ def _hold_back(rows: SiteRows, count: int, name: str, seed: int) -> SiteRows:
     source = rows.source
     if not count or source is None:
         return rows
-    require(count < len(source), f"data.validation_rows must be below {len(source)}, what the site holds, not {count}")
+    require(
+        count < len(source), f"data.validation_rows must be below {len(source)}, the site's labelled rows, not {count}"
+    )
     if rows.groups is None:
         order = permutation(key(seed, "set aside", name), len(source))
     else:
@@ -146,7 +148,7 @@ def _share(name: str, experiment: Experiment) -> dict[str, Any]:
     )
     pair = experiment.partition.seen(experiment.data.load())
     shares = {share.name: share for share in experiment.partition.split(pair, experiment.run.seed)}
-    require(name in shares, f"site.name {name!r} has no share; the partition deals to {', '.join(shares)}")
+    require(name in shares, f"site.name {name!r} has no share; the partition has shares of {', '.join(shares)}")
     source, target = shares[name].source, shares[name].target
     parts: dict[str, Any] = {"view": pair.view, "classes": pair.classes}
     if len(source):
@@ -177,7 +179,9 @@ def _pictures(path: Path, data: DataSection, experiment: Experiment) -> dict[str
     classes = experiment.data.classes if isinstance(experiment.data, RowsElsewhere) else ()
     require(bool(classes), "a folder of labelled pictures needs an experiment with [data] name = 'sites' and classes")
     for name in folders.class_names:
-        require(name in classes, f"{path} has a class folder {name!r}; the experiment's are {', '.join(classes)}")
+        require(
+            name in classes, f"{path} has a class folder {name!r}; the experiment's classes are {', '.join(classes)}"
+        )
     rows = _squares(folders, data)
     labels = rows.folders.labels(classes)
     require(bool((labels != UNLABELLED).all()), f"{path} holds pictures without a class; sort them into class folders")

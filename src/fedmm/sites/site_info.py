@@ -76,7 +76,7 @@ class Expected:
         if info.domain != wanted:
             return f"it holds {_domains(info.domain)}; the experiment expects {_domains(wanted)} there"
         if info.validation and not info.source:
-            return "it keeps labelled rows from training and holds none"
+            return "it reports validation rows but has no labelled rows"
         split = info.domain == "both" and min(info.batch) >= 1 and sum(info.batch) == self.batch_size
         if info.batch != (0, 0) and not split:
             return f"its batches hold {info.batch[0]} and {info.batch[1]} rows; the experiment's have {self.batch_size}"
@@ -88,7 +88,9 @@ class Expected:
         if not self.classes:
             return "it sends counts of its classes, which the experiment does not ask for"
         if len(info.class_counts) != self.classes or not info.source or not sum(info.class_counts):
-            return f"the counts {list(info.class_counts)} cannot be of labelled rows of {self.classes} classes"
+            return (
+                f"its class counts {list(info.class_counts)} cannot be those of labelled rows of {self.classes} classes"
+            )
         return ""
 
     def _implausible_sum(self, info: SiteInfo) -> str:
@@ -98,7 +100,7 @@ class Expected:
         low, high = (0.0, 1.0 + _ROUNDING) if self.bytes else (-_LARGEST_INPUT, _LARGEST_INPUT)
         whole_rows = 0 <= count <= _MOST_INPUTS and count % math.prod(self.shape) == 0
         if not whole_rows or not low * count <= total <= high * count:
-            return f"the sum {total:g} cannot be of {count} inputs in {_rows(self.bytes, self.shape)}"
+            return f"its sum {total:g} cannot be that of {count} inputs in {_rows(self.bytes, self.shape)}"
         return ""
 
 
@@ -122,14 +124,16 @@ def site_info_from(table: Any) -> SiteInfo:
         raise Malformed("it holds neither source nor target rows")
     shape = _whole_numbers(table, "shape", (), _MOST_DIMENSIONS)
     if not shape or min(shape) < 1 or max(shape) > _LONGEST_SIDE:
-        raise Malformed(f"its rows have the shape {list(shape)}, where up to {_MOST_DIMENSIONS} sizes above 0 are read")
+        raise Malformed(
+            f"its rows have shape {list(shape)}, which must be 1 to {_MOST_DIMENSIONS} sizes from 1 to {_LONGEST_SIDE}"
+        )
     total = table.get("input_sum", 0.0)
     if isinstance(total, bool) or not isinstance(total, int | float) or not _is_finite(total):
         raise Malformed("the sum of its inputs is not a finite number")
     (count,) = _whole_numbers({"input_count": [table.get("input_count", 0)]}, "input_count", (), 1)
     batch = _whole_numbers(table, "batch", (0, 0), 2)
     if len(batch) != 2 or min(batch) < 0:
-        raise Malformed(f"its batches hold {list(batch)} rows, where two numbers are read")
+        raise Malformed(f"its batches hold {list(batch)} rows, which must be two numbers of at least 0")
     counts = _whole_numbers(table, "class_counts", (), _MOST_CLASSES)
     if any(not 0 <= held <= _MOST_INPUTS for held in counts):
         raise Malformed("the counts of its classes are not numbers of rows")
@@ -164,4 +168,4 @@ def _rows(as_bytes: bool, shape: tuple[int, ...]) -> str:
 
 
 def _domains(domain: str) -> str:
-    return "source and target rows" if domain == "both" else f"{domain} rows alone"
+    return "source and target rows" if domain == "both" else f"only {domain} rows"

@@ -110,18 +110,18 @@ def read_site_table(config: SiteConfig, data: RowsElsewhere, say: Say) -> SiteTa
     labels = texts(frame[label]) if section.domain != "target" and label in frame.columns else None
     frame = frame.rename(columns=section.rename)
     twice = sorted(frame.columns[frame.columns.duplicated()])
-    require(not twice, f"{path} has two columns {twice[:1]} with data.rename; give each a name of its own")
+    require(not twice, f"data.rename gives {path} two columns {twice[:1]}; give each column its own name")
     frame = frame[[name for name in data.features if name in frame.columns and name in section.features]]
     if section.domain == "target":
         rows = torch.arange(len(frame))
         return SiteTable(frame, rows[:0], rows, rows[:0])
     if labels is None:
-        raise TableError("has no column with the labels that its file names")
+        raise TableError("has no label column of the name that its file gives")
     y = _labels(labels, section, data, say)
     source, target = (part.nonzero().squeeze(1) for part in (y != UNLABELLED, y == UNLABELLED))
     if section.domain == "source" and len(target):
         say(f"table: row {int(target[0]) + 1} has no label")
-        raise TableError("has rows without label, but data.domain = 'source'")
+        raise TableError("has rows without labels, but data.domain = 'source'")
     return SiteTable(frame, source, target, y[source], None if ids is None else _groups(ids)[source])
 
 
@@ -145,7 +145,7 @@ def require_tables(experiment: Experiment) -> RowsElsewhere:
     """Return the experiment's section on tables; raise TableError if it has none."""
     data = experiment.data
     if not isinstance(data, RowsElsewhere) or not data.features:
-        raise TableError("has a table, but the experiment's data names no features: columns of tables")
+        raise TableError("has a table, but the experiment names no columns of tables (data.features)")
     return data
 
 
@@ -195,7 +195,7 @@ def _overview(
         f"table: {len(frame)} rows, {len(frame.columns)} of {len(data.features)} columns",
         f"lacking {', '.join(lacking)}" if lacking else "",
         f"missing values {gaps}" if gaps else "",
-        f"words that are not an agreed category, in so many rows {odd}" if odd else "",
+        f"rows with words that are not agreed categories {odd}" if odd else "",
         "leaves no sums (data.scaling = 'fixed')" if not data.agreed.learns else "",
         f"leaves no sums: fewer rows than min_rows = {min_rows}" if few and data.agreed.learns else "",
         f"leaves counts and sums of {', '.join(numbers)}" if numbers and data.agreed.learns and not few else "",
@@ -208,11 +208,13 @@ def _columns(data: RowsElsewhere, encoding: str) -> tuple[Column, ...]:
     try:
         columns = tuple(Column(**{**table, "levels": tuple(table["levels"])}) for table in json.loads(encoding))
     except (ValueError, TypeError, KeyError, RecursionError) as problem:
-        raise FedmmError("the server did not say how columns become numbers") from problem
+        raise FedmmError("the server sent no valid encoding of columns") from problem
     for column in columns:
         right = column.name in data.features and column.levels == tuple(data.categories.get(column.name, ()))
-        require(right, "the server sent another column, or other categories, than the experiment's")
-    require(len({column.name for column in columns}) == len(columns) > 0, "the server sent columns twice, or none")
+        require(right, "the server sent a column, or categories, that the experiment does not have")
+    require(
+        len({column.name for column in columns}) == len(columns) > 0, "the server sent a column twice, or no columns"
+    )
     return columns
 
 
@@ -234,7 +236,7 @@ def _count_question(config: SiteConfig, data: RowsElsewhere) -> None:
     if wanted in known:
         return
     if len(known) >= most:
-        raise TableError(f"has described its table by {most} different categories, dates and ranges")
+        raise TableError(f"has described its table for {most} sets of categories, dates and ranges, which is its limit")
     with atomic_write(path) as partial:
         partial.write_text(json.dumps([*known, wanted]), encoding="utf-8")
 

@@ -60,7 +60,7 @@ class Constants:
         at_least("N", self.N, 1)
         require(
             self.L22 >= self.B * (1 - 1e-9),
-            f"L22 = {self.L22:g} must be at least B = {self.B:g}: strong concavity bends that much",
+            f"L22 = {self.L22:g} must be at least B = {self.B:g}, since f_i is B-strongly concave in psi",
         )
 
     @classmethod
@@ -103,7 +103,7 @@ def estimate_constants(
         solves a linear system by conjugate gradients: on large problems, begin with few steps and points.
     """
     require_functions(functions)
-    require(len(points) > 0, "estimate_constants needs at least one point to look at")
+    require(len(points) > 0, "estimate_constants needs at least one point")
     at_least("steps", steps, 1)
     layout = Layout.of(*points[0])
     require(0 < layout.min_size < layout.size, "both omega and psi need at least one coordinate")

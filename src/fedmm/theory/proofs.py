@@ -213,7 +213,7 @@ def mended(c: Constants, mu1: float, mu2: float, slack: float = 0.05) -> Descent
     rx, *rest = r.tolist()
     gain = (mu1 - c.L_Phi - rx / mu1) / 2
     if gain <= 0:
-        return _none("a step does not pay for the errors it makes: mu_1 is too small")
+        return _none("the descent of a step does not outweigh its errors: mu_1 is too small")
     E1 = gain / (2 * (mu1 + c.L_Phi) ** 2 + 2 * rx)
     return Descent(E1, *((1 / (2 * mu1) + 2 * E1) * term for term in rest))
 

@@ -112,8 +112,8 @@ class Observed:
         require_functions(functions)
         require(
             not algorithm.weighs_clients,
-            f"residuals are defined for the mean of the clients' functions, and {algorithm.name} weights them; use one "
-            "such as fedmm",
+            f"residuals are defined for the mean of the clients' functions, and {algorithm.name} weights them; use an "
+            "algorithm such as fedmm",
         )
         self._engine = InProcess(problem, algorithm, rounds)
         self._functions = dict(zip([client.name for client in problem.clients], functions, strict=True))
@@ -284,7 +284,7 @@ class Phi:
                 self._guess = psi
                 return ahead
             share /= 2
-        raise FedmmError("the maximum over psi was not found: no step along Newton's direction makes f larger")
+        raise FedmmError("the maximum over psi was not found: no step along the Newton direction increases f")
 
     def _derivatives(self, omega: Tensor, psi: Tensor) -> Derivatives:
         return Derivatives(self._function, self.layout, torch.cat([omega, psi]))

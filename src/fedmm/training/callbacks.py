@@ -181,7 +181,7 @@ class EarlyStopping(Callback):
             return f"{self.stop_by} could not be measured, or was not finite, up to round {round_}"
         more = f" by more than {self.min_delta:g}" if self.min_delta else ""
         return (
-            f"{self.stop_by} was {self._best:.4g} in round {self._since} and no better{more} in the "
+            f"{self.stop_by} was {self._best:.4g} in round {self._since} and has not improved{more} in the "
             f"{round_ - self._since} rounds since"
         )
 

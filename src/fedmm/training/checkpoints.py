@@ -162,7 +162,7 @@ def newest_common(runs: Sequence[Checkpoints], device: torch.device, say: Say) -
             try:
                 read[run, round_] = _before_the_next(runs[run].load(round_, device))
             except FedmmError as problem:
-                say(f"{problem}; the checkpoint before it is tried")
+                say(f"{problem}; trying the one before it")
                 read[run, round_] = None
         return read[run, round_]
 
@@ -218,7 +218,7 @@ def open_call_folder(
     if not (folder / ABOUT).exists():
         require(
             not (folder / FOLDER).exists(),
-            f"{folder} holds checkpoints of something else than fedmm.adapt; name another folder with resume",
+            f"{folder} holds checkpoints that are not from fedmm.adapt; name another folder with resume",
         )
         write_json(folder / ABOUT, now)
         return checkpoints, None, []

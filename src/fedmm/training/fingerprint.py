@@ -14,7 +14,7 @@ from torch import Tensor
 from fedmm.core.algorithm import steps_by_client
 from fedmm.core.errors import FedmmError
 from fedmm.core.options import options_that_affect
-from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.domains import DomainPair
 from fedmm.data.rows import Rows, TensorRows
 from fedmm.training.adaptation import Adaptation
 
@@ -69,42 +69,56 @@ def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
 
 
 def fingerprint_rows(adaptation: Adaptation) -> dict[str, str]:
-    """What each client holds, by its name: how many rows of which kind, and a checksum of some."""
+    """What each client holds, by its name: how many rows of which kind, and a checksum of some.
+
+    Where updates carry noise there is no checksum: whoever knows all rows of a client but one could try out that one.
+    """
+    checksum = not adaptation.terms.transmission.private
     return {
-        held.name: f"weight {held.alpha:.6g}, source {_rows(held.source)}, target {_rows(held.target)}"
+        held.name: f"weight {held.alpha:.6g}, source {_rows(held.source, checksum)}, "
+        f"target {_rows(held.target, checksum)}"
         for held in adaptation.client_data
     }
 
 
-def fingerprint_pair(pair: DomainPair) -> dict[str, str]:
-    """What is trained on, by domain: how many rows of which kind, and a checksum of some; of the source with labels."""
-    return {"source": _labelled(pair.source, with_labels=True), "target": _labelled(pair.target, with_labels=False)}
+TRAINED_AND_CHOSEN_BY = ("source", "target", "aside")
+"""The parts of a pair that two runs must share to be compared without labels of the target."""
+SOURCE_PARTS = ("source", "test", "aside")
+"""The parts into which labelled source rows are dealt."""
 
 
-def fingerprint_split(pair: DomainPair) -> Table:
-    """Which source rows are trained on, tested and chosen by: how many each, all their classes, and sums of inputs.
+def fingerprint_pair(pair: DomainPair) -> dict[str, Table]:
+    """What is trained on, tested and chosen by, by part: how many rows, all their classes, and sums of some inputs.
 
     Inputs are often computed, a little differently on another machine: so sums tell them that are weighted by row and
-    column, and compared with a tolerance.
+    column, and :func:`same_data` compares them with a tolerance. Labels of the target are not looked at.
     """
-    parts = {"train": pair.source, "test": pair.source_test, "aside": pair.source_validation}
-    held = {name: rows for name, rows in parts.items() if rows is not None}
+    parts = {"source": pair.source, "target": pair.target, "test": pair.source_test, "aside": pair.source_validation}
     return {
-        "rows": {name: len(rows.y) for name, rows in held.items()},
-        "classes": _of_tensors({name: rows.y for name, rows in held.items()}),
-        "inputs": {name: [*_weighted_sum(rows.x)] for name, rows in held.items()},
+        part: {
+            "rows": len(rows.x),
+            "classes": "" if part == "target" else _of_tensors({"": rows.y}),
+            "inputs": [*_weighted_sum(rows.x)],
+        }
+        for part, rows in parts.items()
+        if rows is not None
     }
 
 
-def same_split(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two fingerprints are of the same split, as far as they tell."""
+def same_data(one: Mapping[str, Any], other: Mapping[str, Any], parts: Sequence[str]) -> bool:
+    """Whether two fingerprints are of the same rows in these parts, as far as they tell."""
     try:
-        return (one["rows"], one["classes"]) == (other["rows"], other["classes"]) and all(
-            math.isclose(one["inputs"][part][0], value, rel_tol=0.0, abs_tol=_TOLERANCE * size)
-            for part, (value, size) in other["inputs"].items()
-        )
+        return all(_same_part(one.get(part), other.get(part)) for part in parts)
     except (AttributeError, LookupError, TypeError, ValueError):
         return False
+
+
+def _same_part(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -> bool:
+    if one is None or other is None:
+        return one is other
+    (value, _), (expected, size) = one["inputs"], other["inputs"]
+    near = math.isclose(value, expected, rel_tol=0.0, abs_tol=_TOLERANCE * size)
+    return near and all(one[key] == other[key] for key in ("rows", "classes"))
 
 
 def _weighted_sum(x: Tensor) -> tuple[float, float]:
@@ -160,22 +174,16 @@ def refuse_others(found: Sequence[str], what: str) -> None:
         )
 
 
-def _rows(held: Rows | None) -> str:
+def _rows(held: Rows | None, checksum: bool) -> str:
     if held is None:
         return "none"
     first = held.take(torch.zeros(1, dtype=torch.int64))
     words = f"{len(held)} rows {list(first.shape[1:])} {str(first.dtype).removeprefix('torch.')}"
-    if not isinstance(held, TensorRows):
+    if not checksum or not isinstance(held, TensorRows):
         return words
     chosen = _spread_out(len(held))
     looked_at = {"x": held.take(chosen)} | ({"y": held.labels(chosen)} if held.labelled else {})
     return f"{words} {_of_tensors(looked_at)}"
-
-
-def _labelled(rows: Labelled, *, with_labels: bool) -> str:
-    chosen = _spread_out(len(rows.x))
-    looked_at = {"x": rows.x[chosen]} | ({"y": rows.y[chosen]} if with_labels else {})
-    return f"{len(rows.x)} rows {list(rows.x.shape[1:])} {_of_tensors(looked_at)}"
 
 
 def _spread_out(rows: int) -> Tensor:

@@ -187,7 +187,7 @@ def rebuild_model(
     """Load a saved model; ``build`` makes its network from the shape of a row and the number of classes."""
     saved, about = _read(path)
     classes = about.get("classes")
-    require(type(classes) is int, f"{os.fspath(path)} does not say how many classes it knows")
+    require(type(classes) is int, f"{os.fspath(path)} does not say how many classes it has")
     return _restore(os.fspath(path), saved, about, build(tuple(about["input_shape"]), int(str(classes))), device)
 
 
@@ -226,7 +226,7 @@ def _format(about: Mapping[str, Any], file: str) -> RowFormat:
         form = RowFormat.from_table(about)
         require(len(form.classes) in (0, about.get("classes")), "it does not name all its classes")
     except (FedmmError, LookupError, TypeError, AttributeError) as problem:
-        raise FedmmError(f"{file} does not say in what form it takes rows: {problem}") from problem
+        raise FedmmError(f"{file} does not say which form of rows it takes: {problem}") from problem
     return form
 
 
@@ -237,7 +237,7 @@ def _read_view(about: Mapping[str, Any], file: str) -> RowsShown | None:
     try:
         return RowsShown(view_from(about["view"]), tuple(about["stored_shape"]))
     except (FedmmError, LookupError, TypeError, AttributeError) as problem:
-        raise FedmmError(f"{file} does not say in what form it takes rows: {problem}") from problem
+        raise FedmmError(f"{file} does not say which form of rows it takes: {problem}") from problem
 
 
 def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -247,8 +247,8 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, An
             about = json.loads((file.metadata() or {}).get("fedmm", "{}"))
     except Exception as problem:
         raise FedmmError(
-            f"{os.fspath(path)} cannot be read as a safetensors file, so it is damaged or something else; copy "
-            f"it again, or save the model again ({problem})"
+            f"{os.fspath(path)} cannot be read as a safetensors file, so it is damaged or of another kind; copy it "
+            f"again, or save the model again ({problem})"
         ) from problem
     ours = isinstance(about, dict) and about.get("format") == MODEL_FORMAT
     require(ours, f"{os.fspath(path)} is not a model saved by fedmm")
@@ -256,7 +256,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Tensor], dict[str, An
     whole = written in (None, found)
     require(
         whole and _is_shape(about.get("input_shape")),
-        f"{os.fspath(path)} was changed since it was saved; save it again",
+        f"{os.fspath(path)} has been changed since it was saved; save it again",
     )
     return saved, about
 

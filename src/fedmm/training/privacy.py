@@ -184,8 +184,8 @@ def require_no_counts(objective: Objective) -> None:
     """Refuse an objective that needs the clients' class counts."""
     require(
         not objective.needs_class_shares,
-        f"{objective.name} must not need the clients' counts of each class if updates carry noise, since those have "
-        "none: give objective.positive_share for auc, class_weights = 'none' for source_only",
+        f"{objective.name} needs the clients' class counts, which carry no noise; if updates carry noise, set "
+        "objective.positive_share (auc) or class_weights = 'none' (source_only)",
     )
 
 
@@ -206,8 +206,8 @@ def require_nothing_learnt(terms: Terms, given: Input | None) -> None:
     if terms.transmission.private and given is not None:
         require(
             not given.learnt,
-            f"rows of the data set {given.name!r} are standardised, and if updates carry noise the means, "
-            "deviations and words of the clients' rows have none; use 'arrays' with standardise = false",
+            f"the data set {given.name!r} uses means, deviations and words of the clients' rows, which carry no noise "
+            "although the updates do; use 'arrays' with standardise = false",
         )
 
 

@@ -76,7 +76,7 @@ def _choose_on_cpu(adaptations: Sequence[Adaptation], chosen: Precision, wanted:
         threads,
         processes,
         f"measured best: {order}{memory}, {processes} process(es) of {threads} thread(s), "
-        f"{1e3 * seconds:.2f} ms a step and run",
+        f"{1e3 * seconds:.2f} ms per step and run",
     )
 
 

@@ -109,7 +109,7 @@ def test_without_files_it_says_how_to_get_them(monkeypatch: pytest.MonkeyPatch, 
     [
         ({"source": "caltech"}, "source must be one of amazon, dslr, webcam, not 'caltech'"),
         ({"target": "Webcam"}, "target must be one of amazon, dslr, webcam"),
-        ({"source": "webcam"}, "source and target must differ, not be 'webcam' both"),
+        ({"source": "webcam"}, "source and target must differ, but both are 'webcam'"),
         ({"image_size": 0}, "image_size must be at least 1"),
         ({"image_size": 257}, "stored_size must be between image_size = 257 and 4096, not 256"),
         ({"stored_size": 5000}, "stored_size must be between image_size = 224 and 4096"),

@@ -172,7 +172,7 @@ def test_whole_numbers_as_labels_are_written_as_such(tmp_path: Path) -> None:
         ({"label": "sik"}, "no column 'sik', which data.label names; did you mean 'sick'? (columns: pid, site, age"),
         ({"drop": ("nothing",)}, "no column 'nothing', which data.drop names"),
         ({"site": "sick"}, "named as two of label, site, domain and id"),
-        ({"site": "city"}, "does not say in column 'city' whose row 3 is"),
+        ({"site": "city"}, "names no site in row 3 of column 'city'"),
         ({"target_sites": ("d",)}, "no row of the site 'd', which data.target_sites names (sites: a, b, c)"),
         ({"target_sites": ("a",)}, "no label in row 3, which is of the source"),
         ({"domain": "city"}, "says 'oslo' in column 'city', row 1; it must say 'source' or 'target'"),
@@ -382,11 +382,11 @@ def test_each_site_may_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
     at_c = replace(kind, at="c").read(tmp_path / "new.csv").x
     (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,c\n")
     assert torch.equal(kind.read(tmp_path / "new.csv").x, at_c)
-    with pytest.raises(FedmmError, match="says in column 'site' whose each row is; leave out --site"):
+    with pytest.raises(FedmmError, match="names the site of each row; leave out --site"):
         replace(kind, at="a").read(tmp_path / "new.csv")
     assert build_input(input_table(kind)) == kind
     (tmp_path / "new.csv").write_text("age,city,site\n2011,Oslo,d\n")
-    with pytest.raises(FedmmError, match="1 rows of the site 'd', which training did not know"):
+    with pytest.raises(FedmmError, match="1 rows of the site 'd', which was not in training"):
         kind.read(tmp_path / "new.csv")
 
 
@@ -396,8 +396,8 @@ def test_each_site_may_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
         ({"file": "a.csv", "files": {"a": "a.csv"}}, "file and files exclude each other"),
         ({"files": {"a": "a.csv"}, "site": "s"}, "site is not needed with files"),
         ({"columns": ("a",)}, "set header = false"),
-        ({"encoding": "klingon"}, "encoding must be one such as utf-8"),
-        ({"encoding": "base64"}, "encoding must be one such as utf-8"),
+        ({"encoding": "klingon"}, "encoding must be a text encoding such as utf-8"),
+        ({"encoding": "base64"}, "encoding must be a text encoding such as utf-8"),
         ({"decimal": ";"}, "decimal must be one of"),
         ({"scaling": "per_site"}, "scaling = 'per_site' needs site"),
     ],

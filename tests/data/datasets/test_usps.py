@@ -162,7 +162,7 @@ def test_a_file_of_another_form_is_refused_by_name(tmp_path: Path, monkeypatch: 
     ("options", "message"),
     [
         ({"source": "svhn"}, "source must be one of mnist, usps, not 'svhn'"),
-        ({"target": "mnist"}, "source and target must differ, not be 'mnist' both"),
+        ({"target": "mnist"}, "source and target must differ, but both are 'mnist'"),
         ({"image_size": 7}, "image_size must be at least 8"),
         ({"image_size": 257}, "image_size must be at most 256, not 257"),
         ({"train_rows": -1}, "train_rows must be at least 0"),

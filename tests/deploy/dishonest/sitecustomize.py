@@ -1,6 +1,6 @@
-"""A site whose node is not ours: in each round it answers with something else that is no update.
+"""A site with a dishonest node: in each of rounds 1 to 7 its answer is invalid in a different way.
 
-Python reads this file before anything else in every process that has its folder on PYTHONPATH.
+Python imports this file first in every process that has its folder on PYTHONPATH.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _honest = node.seal
 
 
 def _spoiled(packed: Packed) -> RecordDict:
-    if "trained" not in packed.about:  # it introduces itself, and measures, as others do
+    if "trained" not in packed.about:  # introductions and evaluations are honest
         return _honest(packed)
     arrays, about, metrics = dict(packed.arrays), dict(packed.about), packed.metrics
     round_ = int(packed.about["round"]) + 1

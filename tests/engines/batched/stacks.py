@@ -1,4 +1,4 @@
-"""Runs that may share a stack though they are unlike in every way, and the comparison of a stack with the reference."""
+"""Very different runs that may share a stack, and the comparison of a stack with the reference engine."""
 
 from __future__ import annotations
 
@@ -61,13 +61,13 @@ from fedmm.models.stacked.network import StackedNetwork
 from fedmm.training.adaptation import Adaptation
 
 PLANNED = 12
-"""Rounds that schedules are made for, unless a run says otherwise."""
+"""The number of rounds for which schedules are made, unless a run sets another."""
 
 ROUNDS = 4
-"""Rounds that stacks are compared over."""
+"""The number of rounds over which stacks are compared."""
 
 Round = tuple[FederatedState, RoundRecord]
-"""What is known after a round."""
+"""State and record after a round."""
 
 BATCH = 8
 PICTURE = (1, 6, 6)
@@ -79,7 +79,7 @@ CROP = fedmm.CropAndFlip(5)
 
 @cache
 def vectors(source: int = 40, target: int = 30, shape: tuple[int, ...] = (WIDTH,)) -> DomainPair:
-    """Two clouds of points, of which the target is shifted and stretched; labels are those of no rule."""
+    """Return two clouds of points, the target shifted and stretched, with random labels."""
 
     def domain(seed: int, count: int) -> Labelled:
         return Labelled(torch.randn(count, *shape, generator=generator(seed), dtype=FLOAT64), labels(seed, count))
@@ -97,7 +97,7 @@ def pictures() -> DomainPair:
 
 @cache
 def byte_pictures() -> DomainPair:
-    """The same as numbers from 0 to 255."""
+    """Return the same pictures as integers from 0 to 255."""
     pair = pictures()
 
     def as_bytes(domain: Labelled) -> Labelled:
@@ -109,7 +109,7 @@ def byte_pictures() -> DomainPair:
 
 @cache
 def cropped(pair: Callable[[], DomainPair]) -> DomainPair:
-    """Pictures that are cropped and flipped."""
+    """Return pictures that are cropped and flipped in training."""
     return replace(pair(), view=CROP)
 
 
@@ -117,7 +117,7 @@ def cropped(pair: Callable[[], DomainPair]) -> DomainPair:
 
 
 def seeded(seed: int, *layers: Callable[[], nn.Module], **options: Any) -> Network:
-    """A network of these layers, with weights from the seed."""
+    """Return a network of these layers, with weights from the seed."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         return network(*(layer() for layer in layers), **options)
@@ -142,7 +142,7 @@ def convolving_crops(seed: int) -> Network:
 
 
 def normalising(policy: str) -> Callable[[int], Network]:
-    """Both kinds of batch normalisation, pooling and dropout."""
+    """Return a builder of networks with both kinds of batch normalisation, pooling and dropout."""
 
     def build(seed: int) -> Network:
         return seeded(
@@ -167,7 +167,7 @@ def normalising(policy: str) -> Callable[[int], Network]:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """Everything a run is made of; building it again gives the same run."""
+    """Everything that determines a run; building it again gives the same run."""
 
     algorithm: Algorithm
     objective: Objective = field(default_factory=lambda: DANN(nu=0.4))
@@ -181,7 +181,7 @@ class Run:
     constraints: Mapping[str, ConvexSet] = field(default_factory=dict)
 
     def problem(self, adaptation: Adaptation) -> FederatedProblem:
-        """What the adaptation trains, in the run's constraints."""
+        """Return the adaptation's problem with the run's constraints, if it has any."""
         return replace(adaptation.problem, constraints=self.constraints or adaptation.problem.constraints)
 
     def adaptation(self, device: str = "cpu", dtype: torch.dtype = FLOAT64) -> Adaptation:
@@ -222,7 +222,7 @@ def stacked(
     dtype: torch.dtype = FLOAT64,
     **options: Any,
 ) -> Batched:
-    """The runs as one stack; chosen: the precision. The options are those of ``Batched``."""
+    """Return the runs as one stack. chosen: the precision. options: those of ``Batched``."""
     built = [run.adaptation(device, dtype) for run in runs]
     first = built[0].function
     together = StackedNetwork(
@@ -239,14 +239,14 @@ def stacked(
 
 
 def advanced(stack: Batched, rounds: int) -> Tensor:
-    """What the last of so many rounds measured."""
+    """Advance the stack by ``rounds`` rounds; return the metrics of the last."""
     for _ in range(rounds):
         measures = stack.advance()
     return measures
 
 
 def referred(run: Run, rounds: int) -> Round:
-    """The same run in the reference engine."""
+    """Return the run's last round in the reference engine."""
     *_, last = played(run.adaptation().engine, rounds)
     return last
 
@@ -255,7 +255,7 @@ def referred(run: Run, rounds: int) -> Round:
 
 
 def tensors(state: FederatedState) -> dict[str, Tensor]:
-    """Every tensor of a state, on the CPU, by a name that says where it belongs."""
+    """Return every tensor of a state, on the CPU, by a name that says where it belongs."""
     groups = {"server": state.server, "statistics": state.statistics}
     groups |= {f"client {name}": own for name, own in state.clients.items()}
     groups |= {f"statistics of {name}": own for name, own in state.client_statistics.items()}
@@ -269,7 +269,7 @@ def assert_same_state(one: FederatedState, other: FederatedState, tolerance: flo
 
 
 def assert_agrees(stack: Batched, replica: int, measures: Tensor, reference: Round, tolerance: float) -> None:
-    """A replica's state, and what its last round measured and sent, are those of the reference."""
+    """Assert that a replica's state, and its last round's metrics and traffic, are those of the reference."""
     state, record = reference
     assert_same_state(stack.state(replica), state, tolerance)
     distances = {name: getattr(record, name) for name in ("drift", "consensus_gap", "dual_norm")}
@@ -289,10 +289,10 @@ def assert_agrees(stack: Batched, replica: int, measures: Tensor, reference: Rou
 
 
 def assert_moved(before: FederatedState, after: FederatedState, omega: int, *, all_counted: bool = True) -> None:
-    """Both sides of the point and every vector that a client keeps went somewhere, so that agreement means something.
+    """Assert that both sides of the point and every client's vectors moved, since agreement means little otherwise.
 
-    Somewhere: a million times as far as 1e-9, to which stacks are compared. omega: how many coordinates of the point
-    are omega's. all_counted: False where clients may be away or refused.
+    They must move by 1e-3, a million times the tolerance 1e-9 of comparisons. omega: how many coordinates of the point
+    belong to omega. all_counted: False if clients may be away or refused.
     """
     for side in (slice(omega), slice(omega, None)):
         if before.z[side].numel():
@@ -308,7 +308,7 @@ RATES = {"lr_min": 0.2, "lr_max": 0.3, "local_steps": 2}
 
 
 def every_algorithm() -> list[Run]:
-    """A run of each algorithm on the plain field, with equal local steps, seeds and trade-offs of their own."""
+    """Return a run of each algorithm on the plain field, with equal local steps but different seeds and trade-offs."""
     return [
         Run(with_options(kind, **RATES), DANN(nu=0.2 + 0.1 * (seed % 7)), seed)
         for seed, kind in enumerate(kind for kind in ALGORITHMS.values() if not kind.restrains)
@@ -316,13 +316,13 @@ def every_algorithm() -> list[Run]:
 
 
 def hidden(runs: Sequence[Run]) -> list[Run]:
-    """Those whose updates may carry noise."""
+    """Return the runs whose updates may carry noise."""
     return [run for run in runs if takes_noise(type(run.algorithm))]
 
 
 @dataclass(frozen=True)
 class LocalAdam(FedAvgGDA):
-    """FedAvgGDA whose clients take Adam's steps, with moments that begin anew in every round."""
+    """FedAvgGDA whose clients take Adam steps, with moments reset in every round."""
 
     name: ClassVar[str] = "local_adam"
 
@@ -338,7 +338,7 @@ class LocalAdam(FedAvgGDA):
 
 
 def beyond_local_steps(**options: Any) -> list[Run]:
-    """Methods that look, or whose state changes with every step, beside one that does neither; their steps differ."""
+    """Return methods that look ahead, or whose state changes in every step, and one that does neither; steps differ."""
     algorithms: list[Algorithm] = [
         fedmm.Extragradient(0.1, 0.3, 3),
         FedMM(0.1, 0.3, local_steps=2),
@@ -353,7 +353,7 @@ def beyond_local_steps(**options: Any) -> list[Run]:
 
 
 def in_pairs(**options: Any) -> list[Run]:
-    """A method whose rounds come in pairs, beside others; their steps differ."""
+    """Return a method whose rounds come in pairs, and others; their numbers of local steps differ."""
     algorithms: list[Algorithm] = [
         fedmm.FedGDAGT(0.1, 0.3, 4),
         fedmm.FedGDAGT(0.1, 0.3, 2, server_lr=0.7, lr_schedule=DannDecay()),
@@ -364,7 +364,7 @@ def in_pairs(**options: Any) -> list[Run]:
 
 
 def server_optimizers(**options: Any) -> list[Run]:
-    """Averaging methods whose servers optimise in unlike ways, and clients with unlike steps that count alike."""
+    """Return averaging methods with different server optimisers, some with unequal local steps that are normalised."""
     unequal = {"source-1": 1, "source-2": 3, "source-3": 2, "target-1": 2, "target-2": 4, "target-3": 1}
     adaptation = Run(FedAvgGDA(), **options).adaptation()
     steps = {name: unequal[name] for name in adaptation.engine.server.names}
@@ -381,7 +381,7 @@ def server_optimizers(**options: Any) -> list[Run]:
 
 
 def two_methods(objective: Objective, **options: Any) -> list[Run]:
-    """The methods whose clients have states of their own; seed, trade-off and the weight of a target loss differ."""
+    """Return two methods whose clients keep states; seed, trade-off and the weight of a target loss differ."""
     changed = replace(objective, nu=0.7, nu_schedule=DannWarmup(), target_weight=2.0)
     return [
         Run(with_options(kind, **RATES), each, seed, **options)
@@ -390,7 +390,7 @@ def two_methods(objective: Objective, **options: Any) -> list[Run]:
 
 
 def normalised(policy: str, **changes: Any) -> list[Run]:
-    """Runs of a network with batch normalisation; changes: of their algorithms' options."""
+    """Return runs of a network with batch normalisation. changes: to their algorithms' options."""
     return [
         replace(run, algorithm=with_options(type(run.algorithm), **RATES | {"lr_min": 0.1} | changes))
         for run in two_methods(DANN(nu=0.3), pair=pictures(), network=normalising(policy))
@@ -425,7 +425,7 @@ MIXED = [
         seed=0,
     ),
 ]
-"""Algorithms, hyperparameters, rates of groups, schedules, trade-offs, seeds, partitions and local steps all differ."""
+"""Runs that differ in algorithm, hyperparameters, group rates, schedule, trade-off, seed, partition and local steps."""
 
 BOTH_DOMAINS = [
     Run(with_options(kind, **RATES), seed=seed, partition=partition)
@@ -440,13 +440,13 @@ BOTH_DOMAINS = [
         ]
     )
 ]
-"""Clients that hold both domains in unlike shares, beside clients that hold one."""
+"""Clients that hold both domains in different proportions, and clients that hold one."""
 
 OBJECTIVE_OPTIONS = {name: kind(nu=0.3) for name, kind in OBJECTIVES.items()} | {
     "auc, square": AUC(form="square"),
     "auc, given": AUC(margin=0.5, positive_share=0.4),
     "auc, partial": AUC(max_fpr=0.3),
-    "auc, scaled": AUC(scaled=True),
+    "auc, scaled": AUC(margin=0.5, scaled=True),
     "source_only, balanced": SourceOnly(class_weights="balanced"),
     "cdan, detached": CDAN(nu=0.3, detach_softmax=True),
     "cdan, by entropy": CDAN(nu=0.3, entropy_weighting=True),
@@ -466,7 +466,7 @@ POLICIES = ("averaged", "frozen", "local")
 
 
 def on_terms(runs: Sequence[Run], *shares: float, **terms: Any) -> list[Run]:
-    """The runs with other terms; their shares of clients that take part go round."""
+    """Return the runs with other terms. shares: participation rates, used in rotation."""
     return [
         replace(run, terms=Terms(shares[place % len(shares)] if shares else 1.0, **terms))
         for place, run in enumerate(runs)
@@ -474,17 +474,17 @@ def on_terms(runs: Sequence[Run], *shares: float, **terms: Any) -> list[Run]:
 
 
 def many_clients(**options: Any) -> list[Run]:
-    """Every algorithm with three clients of each domain, so that a median is one; seeds and trade-offs differ."""
+    """Return :func:`every_algorithm` with three clients of each domain, so that medians differ from means."""
     return [replace(run, partition=SourceTarget(3, 3), **options) for run in every_algorithm()]
 
 
 def seatable(runs: Sequence[Run]) -> list[Run]:
-    """The runs whose rounds need nothing of clients that are away, so that these are not computed."""
+    """Return the runs whose rounds need nothing from absent clients, so that these are not computed."""
     return [run for run in runs if not run.algorithm.reports]
 
 
 def weighed_targets() -> list[Run]:
-    """Weights of target clients alone, of which replicas have unlike numbers, beside weights of all."""
+    """Return runs that weight only target clients, in different numbers, and one that weights all clients."""
     kinds = [fedmm.AFL, fedmm.AFL, fedmm.AgnosticFedMM, fedmm.DRFA]
     others = [("none", 0.0), ("kl", 0.3), ("chi_square", 0.3), ("none", 0.0)]
     return [
@@ -554,7 +554,7 @@ TERMS: dict[str, list[Run]] = (
         for policy in POLICIES
     }
 )
-"""Clients that are away, refused, clipped or out of line."""
+"""Stacks whose clients are away, or whose updates are refused, clipped, noised, compressed or outlying."""
 
 STACKS: dict[str, list[Run]] = (
     {f"{name} alone": [Run(with_options(kind, **RATES), seed=3)] for name, kind in ALGORITHMS.items()}
@@ -624,5 +624,5 @@ STACKS: dict[str, list[Run]] = (
 
 @cache
 def reference(name: str) -> list[list[Round]]:
-    """Each run of a stack in the reference engine, round by round."""
+    """Return each run of a stack in the reference engine, round by round."""
     return [list(played(run.adaptation().engine, ROUNDS)) for run in STACKS[name]]

@@ -205,7 +205,7 @@ def test_rows_of_unlike_shape_or_type_are_refused(other: Tensor) -> None:
 
 def test_batches_of_unlike_sizes_are_refused() -> None:
     clients = [Site(9, 9, 1).client(1, 0, size, (numbered(1, 0), torch.zeros(1))) for size in (4, 5)]
-    with pytest.raises(FedmmError, match="must have batches of one size"):
+    with pytest.raises(FedmmError, match="must have the same batch size"):
         RoundSampler(clients, [1, 1], pooled(clients))
 
 

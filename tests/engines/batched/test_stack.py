@@ -297,7 +297,7 @@ def test_loading_leaves_the_states_alone_and_revives_the_dead() -> None:
 def test_states_after_unlike_numbers_of_rounds_are_refused() -> None:
     runs = MIXED[:2]
     early, late = ([referred(run, rounds)[0] for run in runs] for rounds in (1, 2))
-    with pytest.raises(FedmmError, match="must have finished equally many rounds"):
+    with pytest.raises(FedmmError, match="must have finished the same number of rounds"):
         stacked(runs).load([early[0], late[1]])
 
 
@@ -306,6 +306,6 @@ def test_other_than_one_state_a_replica_is_refused(count: int) -> None:
     runs = MIXED[:2]
     stack = stacked(runs)
     given = [referred(runs[0], 1)[0]] * count
-    with pytest.raises(FedmmError, match=f"a stack of 2 replicas goes on from 2 states, not {count}"):
+    with pytest.raises(FedmmError, match=f"a stack of 2 replicas needs 2 states, not {count}"):
         stack.load(given)
     assert stack.round == 0

@@ -1,4 +1,4 @@
-"""Flower's grid without its network and its processes: what nodes answer is worked out when they are asked."""
+"""Flower's grid without network and processes: nodes' answers are computed when messages are pushed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ RUN, TASK = 5, 9
 
 @contextmanager
 def acting_as(node: int) -> Iterator[None]:
-    """Flower's messages are signed with what the process is."""
+    """Take on a node's identity, from which Flower fills in its messages' sender."""
     before = TaskIdentity._node_id
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, node, TASK
     try:
@@ -27,14 +27,14 @@ def acting_as(node: int) -> Iterator[None]:
 
 
 def called(app: ClientApp, message: Message, node: Mapping[str, Any], run: Mapping[str, Any]) -> Message:
-    """What the node that a message is for answers. node, run: the node's configuration and the run's."""
+    """Return the answer of the node that a message is for. node, run: the node's configuration and the run's."""
     number = message.metadata.dst_node_id
     with acting_as(number):
         return app(message, Context(RUN, number, dict(node), RecordDict(), dict(run)))
 
 
 class LocalGrid(Grid):
-    """Messages are numbered as they are pushed, and answers lie in ``replies`` until they are pulled."""
+    """A grid that numbers messages as they are pushed and keeps answers in ``replies`` until they are pulled."""
 
     def __init__(self) -> None:
         TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = RUN, SERVER, TASK
@@ -42,7 +42,7 @@ class LocalGrid(Grid):
         self.pushed = 0
 
     def answered(self, message: Message) -> list[Message]:
-        """What comes back at once."""
+        """Return the answers that come back at once."""
         raise NotImplementedError
 
     def set_run(self, run: Any) -> None: ...

@@ -1,4 +1,4 @@
-"""A Flower grid in one process: messages go through Flower's records to handlers, and faults happen on the way."""
+"""A Flower grid in one process: messages pass through Flower's records to handlers, with faults on the way."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ USUAL = Terms()
 
 
 class LoopbackGrid(LocalGrid):
-    """Nodes in this process, each a ClientApp; node numbers are in another order than the sites' names."""
+    """Nodes in this process, each a ClientApp; node numbers are ordered differently from the sites' names."""
 
     def __init__(
         self, problem: FederatedProblem, sites: dict[str, Site], exchange: Exchange | None = None, mods: Any = ()
@@ -77,7 +77,7 @@ class LoopbackGrid(LocalGrid):
         return super().pull_messages(message_ids)[::-1]
 
     def _exchange(self, messages: list[Message]) -> None:
-        """A round of messages, as the exchange lets them through."""
+        """Deliver a round's messages, as far as the exchange lets them through."""
         by_name = {self.nodes[message.metadata.dst_node_id]: message for message in messages}
         self.last_asked |= by_name
         self.exchanges += 1
@@ -94,7 +94,7 @@ class LoopbackGrid(LocalGrid):
                     packed = from_records(reply.content)
                     answers.append(read_update(self.layout, packed))
                     self.about[name] = packed.about
-                except Exception:  # something else than an update: it arrives as it is
+                except Exception:  # not an update: it arrives unchanged
                     others[name] = reply
         for update in self.exchange.arriving(t, answers):
             self._deliver(self.last_asked[update.client], update)
@@ -111,7 +111,7 @@ class LoopbackGrid(LocalGrid):
 
 
 class LoopbackEngine(FlowerEngine):
-    """An engine whose rounds are rounds of the exchange too where nobody is asked."""
+    """An engine whose rounds also count as rounds of the exchange if nobody is invited."""
 
     def run_round(self, state: FederatedState) -> tuple[FederatedState, RoundRecord]:
         grid = cast(LoopbackGrid, self.grid)
@@ -133,7 +133,7 @@ def flower_engine(
     depth: int = 2,
     mods: Any = (),
 ) -> FlowerEngine:
-    """An engine over a loopback grid, for the tests that go over engines."""
+    """Return an engine over a loopback grid, for tests that are parametrised by engine."""
     server = Server(problem, algorithm, rounds, terms)
     first = Kept(server.first_own(), problem.statistics)
     sites = {
@@ -149,5 +149,5 @@ def flower_engine(
 
 
 def bare(state: FederatedState) -> FederatedState:
-    """Without what a server that is elsewhere does not have."""
+    """Return the state without what a remote server does not have."""
     return replace(state, clients={}, client_statistics={})

@@ -44,7 +44,7 @@ def test_a_large_body_travels_in_parts_that_all_sites_share(monkeypatch: pytest.
     with pytest.raises(Malformed, match="where at most 20 are taken"):
         read(one, 20)
     del one["fedmm.part.000001"]
-    with pytest.raises(Malformed, match="its arrays are not those"):
+    with pytest.raises(Malformed, match="its arrays do not match"):
         read(one)
 
 
@@ -90,15 +90,15 @@ def raw(**values: Any) -> RecordDict:
         (changed(about=[]), "its description cannot be read"),
         (changed(metrics={"loss": "low"}), "'loss' is not a number"),
         (changed(metrics={"loss": True}), "'loss' is not a number"),
-        (changed(sha256="0" * 64), "its arrays are not those"),
+        (changed(sha256="0" * 64), "its arrays do not match"),
         (changed(node="x"), "its description cannot be read"),
         (raw(head=b"[" * 30_000), "its description cannot be read"),
         (raw(head=b'{"about":' + b"[" * 30_000 + b"]" * 30_000 + b"}"), "its description cannot be read"),
         (raw(head=b"\xff\xfe"), "its description cannot be read"),
         (raw(head=b" " * (5 << 20)), "where at most"),
-        (raw(head="text"), "not a message of this program"),
-        (raw(body=b"other"), "its arrays are not those"),
-        (RecordDict({"fedmm": ConfigRecord({})}), "not a message of this program"),
+        (raw(head="text"), "not a message of fedmm"),
+        (raw(body=b"other"), "its arrays do not match"),
+        (RecordDict({"fedmm": ConfigRecord({})}), "not a message of fedmm"),
     ],
 )
 def test_whatever_else_arrives_is_refused(records: RecordDict, words: str) -> None:
@@ -107,5 +107,5 @@ def test_whatever_else_arrives_is_refused(records: RecordDict, words: str) -> No
 
 
 def test_what_is_no_envelope_is_refused_where_one_must_be() -> None:
-    with pytest.raises(Malformed, match="not a message of this program"):
+    with pytest.raises(Malformed, match="not a message of fedmm"):
         unseal(plain("train", 1, PACKED))

@@ -101,7 +101,11 @@ def test_what_diverged_does_not_win_and_without_anything_the_experiment_stays() 
     assert choice.label == "one"
     assert choice.sentence.endswith("; of the experiment as given, 1 of 2 runs diverged.")
     nothing = field(as_given=[nan])
-    assert criterion.choose(nothing, criterion.judge(nothing.measured, 2)[0]).label == "as given"
+    none = criterion.choose(nothing, criterion.judge(nothing.measured, 2)[0])
+    assert none.label == ""
+    assert none.sentence.startswith("Nothing could be trained: 1 of 1 candidates diverged; use smaller learning rates")
+    unmeasured = Results({"as given": [Measured()]}, 1, None)
+    assert criterion.choose(unmeasured, criterion.judge(unmeasured.measured, 2)[0]).label == "as given"
     assert criterion.choose(None, {}).sentence.endswith("; the experiment as given stays.")
 
 

@@ -14,6 +14,7 @@ from fedmm.core.signals.label_shift import LabelShift
 from fedmm.runs.evidence import shift_table
 from fedmm.runs.tuning.ranking import Measured
 from fedmm.runs.tuning.rung_results import Results, choose_finalist, find_judged_rung, read_results, tabulate
+from fedmm.runs.tuning.state import Entry, RungResult
 
 MIXES = torch.tensor([0.5, 0.5], dtype=torch.float64)
 SAME_MIX = shift_table(LabelShift(MIXES, MIXES, 0.0, True, 0.0, 0.05), ("a", "b"))
@@ -112,14 +113,21 @@ def test_a_veto_rules_out_what_would_win() -> None:
     assert nobody.sentence.endswith("use source only. one: collapsed.")
 
 
-def test_where_source_only_diverged_too_the_answer_says_so() -> None:
+def test_where_source_only_diverged_and_nothing_else_is_left_nothing_is_to_be_used() -> None:
     vetoes = {"source only": "3 of 3 runs diverged", "as given": "1 of 3 runs diverged"}
-    found = Results({label: [Measured(diverged=True)] * 3 for label in vetoes}, 0, None)
-    choice = choose_finalist(found, vetoes)
-    assert choice.label == "source only"
-    assert choice.sentence.endswith(
-        "as given: 1 of 3 runs diverged. Source only is ruled out too: 3 of 3 runs diverged."
-    )
+    choice = choose_finalist(Results({label: [Measured(diverged=True)] * 3 for label in vetoes}, 0, None), vetoes)
+    assert (choice.label, choice.adapted, choice.supported) == ("", None, None)
+    assert choice.sentence.startswith("Nothing could be trained: 2 of 2 candidates diverged; use smaller learning rate")
+    beside = {**results(one=runs(0.1, 0.1, 0.1)).measured, "source only": [Measured(diverged=True)] * 3}
+    collapsed = choose_finalist(Results(beside, 10, None), {"source only": "3 of 3 runs diverged", "one": "collapsed"})
+    assert collapsed.label == ""
+    assert "1 of 2 candidates diverged, and the others are ruled out too" in collapsed.sentence
+
+
+def test_source_only_that_diverged_is_not_advised_for_lack_of_seeds() -> None:
+    field = {"source only": [Measured(diverged=True)], "one": runs(0.9)}
+    choice = choose_finalist(Results(field, 10, None), {"source only": "1 of 1 runs diverged"})
+    assert (choice.label, choice.supported) == ("one", None)
 
 
 def test_without_anything_measured_source_only_is_the_answer() -> None:
@@ -152,21 +160,27 @@ def test_runs_are_judged_after_the_last_round_that_all_were_evaluated_in(tmp_pat
     assert found.label_shift == SAME_MIX
 
 
-def test_a_damaged_file_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["rounds.jsonl", "summary.json"])
+@pytest.mark.parametrize(
+    "damage",
+    [b'{"round": 1, "targ', b"\xff\xfe", b"[" * 100_000, b"[1]"],
+    ids=["torn", "not UTF-8", "deep", "a list"],
+)
+def test_a_damaged_file_is_named(tmp_path: Path, name: str, damage: bytes) -> None:
     write(tmp_path / "a", "completed", [], rounds=1)
-    (tmp_path / "a" / "rounds.jsonl").write_text('{"round": 1, "targ', encoding="utf-8")
-    with pytest.raises(FedmmError, match=r"a/rounds.jsonl is damaged; if another tuning is under way"):
+    (tmp_path / "a" / name).write_bytes(damage)
+    with pytest.raises(FedmmError, match=rf"a/{name} is damaged; if another tuning is under way"):
         read_results(tmp_path, {"source only": ["a"]})
 
 
 def test_the_table_has_each_candidate_as_it_stood_in_its_last_rung() -> None:
-    def entry(label: str, *information: float) -> dict[str, Any]:
-        signals = [{"target_information": x} for x in information]
-        return {"label": label, "runs": ["r"] * len(information), "signals": signals, "rank": 1.0, "veto": ""}
+    def entry(label: str, *information: float) -> Entry:
+        return Entry(label, ["r"] * len(information), [{"target_information": x} for x in information], 0, 1.0, "")
 
+    first, second = [entry("a", 0.1), entry("b", 0.2), entry("c", 0.3)], [entry("b", 0.4, 0.6), entry("c", 0.3, 0.3)]
     rungs = [
-        {"entries": [entry("a", 0.1), entry("b", 0.2), entry("c", 0.3)], "order": ["c", "b", "a"], "judged_after": 3},
-        {"entries": [entry("b", 0.4, 0.6), entry("c", 0.3, 0.3)], "order": ["b", "c"], "judged_after": 9},
+        RungResult("rung-1", 3, 3, "completed", ["c", "b", "a"], first),
+        RungResult("rung-2", 9, 9, "completed", ["b", "c"], second),
     ]
     rows = tabulate(rungs, ["a"])
     assert [(row["candidate"], row["rung"], row["rounds"]) for row in rows] == [("b", 2, 9), ("c", 2, 9), ("a", 1, 3)]
@@ -190,10 +204,10 @@ def test_where_nothing_that_adapts_was_measured_nothing_is_ruled_out() -> None:
     assert "no candidate that adapts was measured" in choice.sentence
 
 
-def rung(rounds: int, after: int, *, status: str = "completed", unmeasured: bool = False) -> dict[str, Any]:
-    signals = [{}] if unmeasured else [{"target_information": 0.5}]
-    entries = [{"signals": [{"target_information": 0.5}], "diverged": 0}, {"signals": signals, "diverged": 0}]
-    return {"rounds": rounds, "judged_after": after, "status": status, "entries": entries}
+def rung(rounds: int, after: int, *, status: str = "completed", unmeasured: bool = False) -> RungResult:
+    signals: list[list[dict[str, float]]] = [[{"target_information": 0.5}], [{} if unmeasured else {"x": 0.5}]]
+    entries = [Entry(label, ["r"], own, 0, 1.0, "") for label, own in zip("ab", signals, strict=True)]
+    return RungResult("rung", rounds, after, status, ["a", "b"], entries)
 
 
 @pytest.mark.parametrize(
@@ -208,7 +222,5 @@ def rung(rounds: int, after: int, *, status: str = "completed", unmeasured: bool
         ([rung(10, 10), rung(30, 30)], 1),
     ],
 )
-def test_a_rung_that_was_cut_short_is_judged_if_it_went_far_enough(
-    rungs: list[dict[str, Any]], which: int | None
-) -> None:
+def test_a_rung_that_was_cut_short_is_judged_if_it_went_far_enough(rungs: list[RungResult], which: int | None) -> None:
     assert find_judged_rung(rungs) is (None if which is None else rungs[which])

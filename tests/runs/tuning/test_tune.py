@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from fedmm.training.batched import StackSettings
 from fedmm.training.stack_settings import Tuned
 
 SLOW = Pace(0.4, 0.0)
-FREE = {"per_round": 0.0, "per_rung": 0.0}
+FREE = Pace(0.0, 0.0)
 TABLES: dict[str, Any] = {
     "run": {"rounds": 30, "batch_size": 8, "seed": 5, "evaluate_every": 5, "keep_rows": False},
     "data": {"name": "moons", "rows": 60, "test_rows": 30, "validation_rows": 20},
@@ -49,7 +50,7 @@ def state_of(folder: Path) -> dict[str, Any]:
 
 def choice_in(folder: Path) -> dict[str, Any]:
     state = state_of(folder)
-    return {key: state[key] for key in ("verdict", "table", "tuned", "rungs", "plan", "field")}
+    return {key: state[key] for key in ("verdict", "table", "tuned", "rungs", "plan", "competing")}
 
 
 def test_it_goes_from_all_candidates_to_a_setting_that_can_be_run(tmp_path: Path) -> None:
@@ -202,7 +203,7 @@ def test_a_rung_ends_while_there_is_time_to_write_and_read_its_runs(
     monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=clock))
     monkeypatch.setattr(climbing, "run_sweep", sweep)
     monkeypatch.setattr(
-        climbing.Halving, "_measure_pace", lambda self: self.state.update(pace={**FREE, "per_run": 1.0})
+        climbing.Halving, "_measure_pace", lambda self: setattr(self.state, "pace", Pace(0.0, 0.0, 1.0))
     )
     found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert asked == [False, True]
@@ -222,7 +223,7 @@ def test_what_no_time_was_left_for_is_run_when_it_goes_on_with_more(
 ) -> None:
     with monkeypatch.context() as patch:
         patch.setattr(tuning, "Budget", partial(Budget, clock=Clock(1e6)))
-        patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=FREE | {"per_rung": 1e9}))
+        patch.setattr(climbing.Halving, "_measure_pace", lambda self: setattr(self.state, "pace", Pace(0.0, 1e9)))
         short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert any("for lack of time" in note for note in short.notes)
     assert state_of(tmp_path / "t")["plan"][-1]["rounds"] < 30
@@ -235,8 +236,7 @@ def test_what_no_time_was_left_for_is_run_when_it_goes_on_with_more(
 def give_a_pace(patch: pytest.MonkeyPatch, per_round: float, clock: Clock) -> None:
     """Rounds are taken to last so long, and nothing else to take any time, by a clock that stands still."""
     patch.setattr(tuning, "Budget", partial(Budget, clock=clock))
-    pace = FREE | {"per_round": per_round}
-    patch.setattr(climbing.Halving, "_measure_pace", lambda self: self.state.update(pace=pace))
+    patch.setattr(climbing.Halving, "_measure_pace", lambda self: setattr(self.state, "pace", Pace(per_round, 0.0)))
     patch.setattr(climbing, "pace_of", lambda *_: None)
 
 
@@ -264,10 +264,7 @@ def test_a_rung_that_would_be_no_longer_than_the_one_before_waits_for_more_time(
         patch.setattr(climbing, "pace_of", lambda *_: Pace(0.02, 0.0))
         patch.setattr(climbing, "run_sweep", sweep_taking(59.5, clock))
         short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
-    assert short.notes == [
-        "for lack of time rung 2 was not started",
-        "the time was over in rung 2 of 2; resume goes on",
-    ]
+    assert short.notes == ["for lack of time rung 2 of 2 was not started; resume goes on"]
     assert short.sentence.endswith(" Judged after 10 of 30 rounds.")
     assert short.adapted is not None
     more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
@@ -363,6 +360,8 @@ def test_rows_that_changed_since_it_began_are_refused(tmp_path: Path) -> None:
         ({"objectives": [3]}, "objectives must be a list of names"),
         ({"eta": 1}, "eta must be at least 2, not 1"),
         ({"resume": True, "out": None}, "resume needs the folder"),
+        ({"out": 3}, "out must be the name of a folder, not 3"),
+        ({"say": None}, "say must be a function that takes a line of text, not None"),
     ],
 )
 def test_options_that_make_no_sense_are_refused_before_anything_runs(
@@ -377,6 +376,29 @@ def test_options_that_make_no_sense_are_refused_before_anything_runs(
 def test_what_is_no_experiment_is_refused(given: Any) -> None:
     with pytest.raises(FedmmError, match="tune needs an experiment, its tables, or its file, not"):
         fedmm.tune(given)
+
+
+def test_a_run_whose_rounds_are_no_text_is_named_and_resume_runs_it_again(tmp_path: Path) -> None:
+    quick = {**TABLES, "run": {**TABLES["run"], "rounds": 2}}
+    fedmm.tune(quick, seeds=1, out=tmp_path / "t")
+    state = state_of(tmp_path / "t")
+    (tmp_path / "t" / "tune.json").write_text(json.dumps({**state, "rungs": []}), encoding="utf-8")
+    broken = tmp_path / "t" / "rung-1" / "source-only-seed5"
+    (broken / "rounds.jsonl").write_bytes(b"\xff\xfe")
+    with pytest.raises(FedmmError, match=rf"{broken.name}/rounds.jsonl is damaged; .* remove .*{broken.name} and res"):
+        fedmm.tune(quick, seeds=1, out=tmp_path / "t", resume=True)
+    shutil.rmtree(broken)
+    fedmm.tune(quick, seeds=1, out=tmp_path / "t", resume=True)
+    assert state_of(tmp_path / "t")["verdict"] == state["verdict"]
+
+
+def test_a_first_rung_in_which_everything_diverged_is_the_last(tmp_path: Path) -> None:
+    diverging = {**TABLES, "algorithm": {**TABLES["algorithm"], "lr_min": 1e8}}
+    for resume in (False, True):
+        with pytest.raises(FedmmError, match=r"^nothing could be trained: 6 of 6 candidates diverged; use smaller"):
+            fedmm.tune(diverging, seeds=3, out=tmp_path / "t", resume=resume)
+        assert [path.name for path in tmp_path.glob("t/rung-*")] == ["rung-1"]
+    assert (state_of(tmp_path / "t")["status"], state_of(tmp_path / "t")["notes"]) == ("completed", [])
 
 
 def test_a_folder_in_use_and_one_of_other_candidates_are_refused(tmp_path: Path) -> None:
@@ -398,9 +420,12 @@ def test_a_folder_in_use_and_one_of_other_candidates_are_refused(tmp_path: Path)
         *({**state, "pace": pace} for pace in ({"x": 1}, {"per_round": "x", "per_rung": 0.0})),
         *({**state, "plan": plan} for plan in ([], [{}], [{**state["plan"][0], "rounds": "2"}])),
         *({**state, "rungs": rungs} for rungs in ({}, [{"rounds": 2}])),
-        *({**state, "rungs": [{**rung, key: None}]} for key in ("rounds", "judged_after", "order")),
-        {**state, "rungs": [{**rung, "entries": [1]}]},
-        {**state, "notes": None},
+        *({**state, "rungs": [{**rung, key: None}]} for key in ("rounds", "judged_after", "order", "entries")),
+        *({**state, "rungs": [{**rung, "entries": entries}]} for entries in ([1], rung["entries"][1:])),
+        {**state, "rungs": [{**rung, "entries": rung["entries"][1:], "order": rung["order"][1:]}]},
+        {**state, "rungs": [{**rung, "entries": [{**entry, "signals": []} for entry in rung["entries"]]}]},
+        {**state, "rungs": [{**rung, "label_shift": {"distance": 0.1}}]},
+        *({**state, key: None} for key in ("notes", "remarks", "competing", "title", "whole_plan")),
     ):
         (tmp_path / "t" / "tune.json").write_text(json.dumps(damaged), encoding="utf-8")
         with pytest.raises(FedmmError, match="not a tuning that can be continued"):

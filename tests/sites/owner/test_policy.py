@@ -265,7 +265,9 @@ def test_no_counts_leave_where_updates_carry_noise(tmp_path: Path) -> None:
     config = site(tmp_path, noisy)
     balanced = {"name": "source_only", "class_weights": "balanced"}
     counting = deployed_experiment({**noisy.tables(), "objective": balanced})
-    assert "must not need the clients' counts of each class if updates carry noise" in refused_at_once(config, counting)
+    assert "needs the clients' class counts, which carry no noise; if updates carry noise" in refused_at_once(
+        config, counting
+    )
 
 
 # Often ----------------------------------------------------------------------------------------------------------------
@@ -401,7 +403,7 @@ def test_what_is_no_question_is_refused_in_a_sentence(tmp_path: Path) -> None:
         assert refusal(config, INTRODUCE, changed(introduction(each), experiment=text))
     for run in ("../up", ".hidden", "x" * 101, "a\nb", 7):
         said = refusal(config, INTRODUCE, changed(introduction(each), run=run))
-        assert run == "../up" or "at most 100 printable characters" in said
+        assert run == "../up" or "1 to 100 printable characters" in said
 
 
 # Approval -------------------------------------------------------------------------------------------------------------

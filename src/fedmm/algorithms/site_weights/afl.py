@@ -36,6 +36,8 @@ class AFL(AgnosticWeights, FedAvgGDA):
     """
 
     name: ClassVar[str] = "afl"
-    summary: ClassVar[str] = "the worst mixture of the clients, whose weights the server raises by their losses (AFL)"
+    summary: ClassVar[str] = (
+        "the worst mixture of the clients: the server raises the weights of clients with large losses (AFL)"
+    )
 
     local_steps: LocalSteps = 1

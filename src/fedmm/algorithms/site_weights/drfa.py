@@ -47,7 +47,7 @@ class DRFA(AgnosticWeights):
     """
 
     name: ClassVar[str] = "drfa"
-    summary: ClassVar[str] = "the worst mixture of the clients, who are drawn by weight; two rounds in one (DRFA)"
+    summary: ClassVar[str] = "the worst mixture of the clients, which are drawn by weight, in pairs of rounds (DRFA)"
     draws_by_importance: ClassVar[bool] = True
 
     local_steps: LocalSteps = 20

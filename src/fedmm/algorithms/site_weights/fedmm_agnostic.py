@@ -39,5 +39,5 @@ class AgnosticFedMM(AgnosticWeights, FedMM):
 
     name: ClassVar[str] = "fedmm_agnostic"
     summary: ClassVar[str] = (
-        "FedMM for the worst mixture of the clients, whose weights the server raises by their losses"
+        "FedMM for the worst mixture of the clients: the server raises the weights of clients with large losses"
     )

@@ -21,7 +21,7 @@ class Curves:
     """Curves over the thresholds for the second of two classes, strictest first; at most 200 points each.
 
     roc: false and true positive rate. precision_recall: recall and precision wherever recall rises, and at the last
-    threshold. thresholds: the log odds of the latter.
+    threshold. thresholds: the probabilities of the latter.
     """
 
     roc: tuple[tuple[float, float], ...]
@@ -33,7 +33,7 @@ class Curves:
 class Thresholds:
     """The distinct scores, highest first, and how many rows of each class have at least that score.
 
-    scores: float64 ``[k]``; true: int64 ``[k]``, rows of class 1; false: int64 ``[k]``, rows of class 0.
+    scores: log odds, float64 ``[k]``; true: int64 ``[k]``, rows of class 1; false: int64 ``[k]``, rows of class 0.
     """
 
     scores: Tensor
@@ -42,7 +42,7 @@ class Thresholds:
 
     @classmethod
     def count(cls, y: Tensor, s: Tensor) -> Thresholds:
-        """Count labels y, 0 or 1 ``[rows]`` and both present, by their scores s, float64 ``[rows]`` without NaN."""
+        """Count labels y, 0 or 1 ``[rows]`` and both present, by log odds s, float64 ``[rows]`` without NaN."""
         scores, place = s.unique(return_inverse=True)  # type: ignore[no-untyped-call]
         true, false = (
             torch.bincount(place[y == label], minlength=len(scores)).flip(0).cumsum(dim=0) for label in (1, 0)
@@ -102,7 +102,12 @@ class Thresholds:
         rates = x[corners].double() / self.negatives, y[corners].double() / self.positives
         found = self.true[rises].double() / self.positives, self._precision[rises]
         roc, precision_recall = (tuple(zip(*(part.tolist() for part in pair), strict=True)) for pair in (rates, found))
-        return Curves(roc, precision_recall, tuple(self.scores[rises].tolist()))
+        return Curves(roc, precision_recall, tuple(self.scores[rises].sigmoid().tolist()))
+
+
+def to_probability(log_odds: float | None) -> float | None:
+    """The probability of these log odds; None of none."""
+    return None if log_odds is None else float(torch.tensor(log_odds, dtype=torch.float64).sigmoid())
 
 
 def _thin_out(kept: Tensor) -> Tensor:

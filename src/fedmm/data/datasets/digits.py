@@ -65,12 +65,12 @@ class Digits:
         at_least("test_rows", self.test_rows, 1)
         at_least("validation_rows", self.validation_rows, 0)
         require(
-            self.test_rows < DIGITS, f"test_rows must be below {DIGITS}, all the digits there are, not {self.test_rows}"
+            self.test_rows < DIGITS, f"test_rows must be below {DIGITS}, the number of digits, not {self.test_rows}"
         )
         left = DIGITS - self.test_rows
         require(
             self.validation_rows < left,
-            f"validation_rows must be below {left}, what test_rows leaves, not {self.validation_rows}",
+            f"validation_rows must be below {left}, the digits left by test_rows, not {self.validation_rows}",
         )
         at_least("seed", self.seed, 0)
         at_least("size", self.size, 8)

@@ -62,11 +62,11 @@ class ImageFolder:
         flag("augment", self.augment)
         flag("skip_bad", self.skip_bad)
         at_least("seed", self.seed, 0)
-        require(not self.target_sites or bool(self.sites), "target_sites needs sites, the folder that they are in")
+        require(not self.target_sites or bool(self.sites), "target_sites needs sites, the folder that contains them")
 
     def load(self) -> DomainPair:
         if self.sites:
-            require(not (self.source or self.target), "sites stands instead of source and target; leave them out")
+            require(not (self.source or self.target), "sites replaces source and target; leave those two out")
             return self._load_sites(folders_of_sites(Path(self.sites).expanduser()))
         source, target = _found("source", self.source), _found("target", self.target)
         test = _found("target_test", self.target_test) if self.target_test else None
@@ -93,10 +93,8 @@ class ImageFolder:
             name: folder for name, folder in folders.items() if name in self.target_sites or not folder.class_names
         }
         source = {name: folder for name, folder in folders.items() if name not in target}
-        require(
-            bool(source), f"{self.sites} has no site of the source: one with class folders that target_sites leaves out"
-        )
-        require(bool(target), f"{self.sites} has no site of the target; name one, or more, as target_sites")
+        require(bool(source), f"{self.sites} has no source site: one with class folders that is not in target_sites")
+        require(bool(target), f"{self.sites} has no target site; name at least one in target_sites")
         classes = tuple(sorted({label for own in source.values() for label in own.class_names}))
         for name, own in target.items():
             for label in own.class_names:

@@ -45,7 +45,7 @@ class Office31:
     def __post_init__(self) -> None:
         one_of("source", self.source, DOMAINS)
         one_of("target", self.target, DOMAINS)
-        require(self.source != self.target, f"source and target must differ, not be {self.source!r} both")
+        require(self.source != self.target, f"source and target must differ, but both are {self.source!r}")
         require_sizes(self.image_size, self.stored_size, self.held_out)
         at_least("seed", self.seed, 0)
         flag("augment", self.augment)

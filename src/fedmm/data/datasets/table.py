@@ -114,11 +114,9 @@ class Table(TableKeys, _Columns):
         at_least("seed", self.seed, 0)
         one_of("scaling", self.scaling, ("standard", "robust", "per_site", "none"))
         _ = self.format  # raises if it is invalid
-        require(
-            not (self.columns and self.header), "columns names those of files without a header; set header = false too"
-        )
+        require(not (self.columns and self.header), "columns is for files without a header; set header = false too")
         require(not (self.file and self.files), "file and files exclude each other; use one of them")
-        require(not (self.files and self.site), "site is not needed with files, which say it; leave it out")
+        require(not (self.files and self.site), "site is not needed with files, which name the sites; leave it out")
         require(not (self.target_sites and self.domain), "target_sites and domain exclude each other; use one of them")
         require(
             not (self.labelled_only and (self.target_sites or self.domain or self.target_test)),
@@ -126,11 +124,11 @@ class Table(TableKeys, _Columns):
         )
         require(
             not self.target_sites or bool(self.site or self.files),
-            "target_sites needs site, the column that they are named in",
+            "target_sites needs site, the column that names them",
         )
         require(
             self.scaling != "per_site" or bool(self.site or self.files),
-            "scaling = 'per_site' needs site, the column that says who holds a row, or files",
+            "scaling = 'per_site' needs files, or site, the column that names each row's site",
         )
         both = sorted(set(self.numeric) & set(self.categorical))
         require(not both, f"numeric and categorical both name the column {both[0] if both else ''!r}")
@@ -253,8 +251,8 @@ class Table(TableKeys, _Columns):
         if self.target_sites or self.domain:
             return ""
         return (
-            ": none is without label, and neither data.target_sites nor data.domain says which they are; without a "
-            "target at all, set data.labelled_only = true"
+            ": no row lacks a label, and neither data.target_sites nor data.domain says which rows are the target; "
+            "without a target at all, set data.labelled_only = true"
         )
 
     def _labels(self, frame: pandas.DataFrame, where: str) -> list[str]:
@@ -272,9 +270,7 @@ class Table(TableKeys, _Columns):
 
     def _require_sites(self, sites: Sequence[str], where: str) -> None:
         empty = next((row for row, site in enumerate(sites, start=1) if not site), None)
-        require(
-            empty is None, f"{where} does not say in column {self.site!r} whose row {empty} is; every row needs a site"
-        )
+        require(empty is None, f"{where} names no site in row {empty} of column {self.site!r}; every row needs one")
         for site in self.target_sites:
             if site not in sites:
                 known = ", ".join(sort_names(sites))
@@ -307,7 +303,7 @@ class Table(TableKeys, _Columns):
                     site = sites[row]
                     place = f"row {row + 1 - sites.index(site)} of {site}"
                 raise FedmmError(
-                    f"{where} has no label in {place}, which is of the source; give it one, or remove the row"
+                    f"{where} has no label in {place}, which belongs to the source; give it one, or remove the row"
                 )
         return torch.tensor(target)
 
@@ -316,8 +312,8 @@ class Table(TableKeys, _Columns):
         classes = tuple(name for name in dict.fromkeys(self.classes.values()) if name in written) or sort_names(written)
         require(
             len(classes) >= 2,
-            f"{where} has one class alone, {classes[0]!r:.60}, among the labelled rows of the source; there must be "
-            "two",
+            f"{where} has only one class, {classes[0]!r:.60}, among the labelled rows of the source; at least two are "
+            "needed",
         )
         require(
             len(classes) <= max(_FEW_CLASSES, len(source) // 2),
@@ -335,7 +331,7 @@ class Table(TableKeys, _Columns):
         require(not found.strange, f"{path} has a class {found.strange[:1]}, which no row of the source has")
         require(
             bool((found.y != UNLABELLED).all()),
-            f"{path} has rows without label, which cannot be tested on; remove them",
+            f"{path} has rows without labels, which cannot be tested on; remove them",
         )
         return Labelled(found.x, found.y)
 

@@ -68,7 +68,7 @@ class Usps:
     def __post_init__(self) -> None:
         one_of("source", self.source, DOMAINS)
         one_of("target", self.target, DOMAINS)
-        require(self.source != self.target, f"source and target must differ, not be {self.source!r} both")
+        require(self.source != self.target, f"source and target must differ, but both are {self.source!r}")
         at_least("image_size", self.image_size, _SMALLEST)
         require(self.image_size <= _LARGEST, f"image_size must be at most {_LARGEST}, not {self.image_size}")
         at_least("train_rows", self.train_rows, 0)

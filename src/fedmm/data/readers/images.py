@@ -57,7 +57,9 @@ def read_picture(content: bytes, what: str) -> Picture:
                 picture = Image.alpha_composite(Image.new("RGBA", picture.size, "white"), picture)
             return picture.convert("RGB")
     except UnidentifiedImageError as problem:  # its own message names an object in memory
-        raise FedmmError(f"{what} cannot be read as a picture: it is none of {', '.join(_FORMATS)}") from problem
+        raise FedmmError(
+            f"{what} cannot be read as a picture: it is in none of the formats {', '.join(_FORMATS)}"
+        ) from problem
     except Exception as problem:  # decoders may raise anything on a malformed file
         raise FedmmError(f"{what} cannot be read as a picture: {_IN_MEMORY.sub('the file', str(problem))}") from problem
 
@@ -236,7 +238,7 @@ def folders_of_sites(folder: Path) -> dict[str, ClassFolders]:
         paths = [path for path in _list_visible(folder) if path.is_dir()]
     except OSError as problem:
         raise FedmmError(f"{folder} cannot be read as a folder of sites: {problem.strerror}") from problem
-    require(bool(paths), f"{folder} holds no folder of a site")
+    require(bool(paths), f"{folder} has no folder of any site")
     return {path.name: found_in(path) for path in paths}
 
 

@@ -56,16 +56,16 @@ class TableFormat:
     def __post_init__(self) -> None:
         words = all(isinstance(word, str) for word in (self.separator, self.encoding, self.sheet))
         require(words, "separator, encoding and sheet must be text")
-        require(len(self.separator) == 1, f"separator must be one letter, not {self.separator!r}")
+        require(len(self.separator) == 1, f"separator must be one character, not {self.separator!r}")
         one_of("decimal", self.decimal, (".", ","))
         flag("header", self.header)
-        require(_is_text_codec(self.encoding), f"encoding must be one such as utf-8, latin-1 or utf-16, not "
+        require(_is_text_codec(self.encoding), "encoding must be a text encoding such as utf-8, latin-1 or utf-16, not "
                 f"{self.encoding!r:.60}")  # fmt: skip
         for name in ("names", "missing", "zero_missing"):
             value = getattr(self, name)
             listed = isinstance(value, tuple) and all(isinstance(word, str) for word in value)
             require(listed, f"{name} must be a list of words (a tuple in Python), not {value!r:.60}")
-        require(len(set(self.names)) == len(self.names), "columns must have a name of its own for each column")
+        require(len(set(self.names)) == len(self.names), "columns must give each column a different name")
 
     def separator_of(self, path: Path) -> str:
         """Return a file's separator: a tab for .tsv files unless one other than a comma is set."""

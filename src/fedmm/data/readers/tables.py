@@ -79,7 +79,7 @@ def read_table(
         raise FedmmError(f"{path} cannot be read as a table: {reason}") from problem
     frame.columns = [str(column) for column in frame.columns]
     twice = sorted({column for column in frame.columns if list(frame.columns).count(column) > 1})
-    require(not twice, f"{path} has two columns {twice[0] if twice else ''!r}; give each a name of its own")
+    require(not twice, f"{path} has two columns {twice[0] if twice else ''!r}; give each column its own name")
     require(len(frame) > 0, f"{path} has no rows")
     return _without_missing(frame, format)
 

@@ -56,7 +56,7 @@ class ClientStack:
         self.shape = (len(replicas), self.count)
         require(
             all(len(clients) == self.count for clients in self.names),
-            "replicas of a stack must have equally many clients",
+            "replicas of a stack must have the same number of clients",
         )
         self.flat = cast(
             list[StackableClient], [client for replica_clients in by_replica for client in replica_clients]
@@ -210,12 +210,12 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
     for replica in replicas:
         replica.terms.check_noise(replica.problem, replica.algorithm)
         same = replica.problem.layout.blocks == layout.blocks and replica.problem.layout.dtype == layout.dtype
-        require(same, "replicas of a stack must have networks of one structure and dtype")
+        require(same, "replicas of a stack must have networks of the same structure and dtype")
         first, own = replicas[0].problem, replica.problem
         constraints = own.constraints == first.constraints and own.held_locally == first.held_locally
         require(constraints, "replicas of a stack must have the same constraints")
         shared = replica.problem.share_statistics == replicas[0].problem.share_statistics
-        require(shared, "replicas of a stack must have one policy for running statistics")
+        require(shared, "replicas of a stack must have the same policy for running statistics")
         require(
             replica.terms.structure() == replicas[0].terms.structure(),
             "replicas of a stack must have the same terms; only the share of clients that take part may differ",
@@ -223,10 +223,10 @@ def _require_alike(replicas: Sequence[Replica], clients: Sequence[StackableClien
     for client in clients:
         require(
             client.objective.structure() == clients[0].objective.structure(),
-            "replicas of a stack must have one objective; only nu, target weight, gradient scale and sam_radius "
+            "replicas of a stack must have the same objective; only nu, target weight, gradient scale and sam_radius "
             "above 0 may differ",
         )
-        require(client.view == clients[0].view, "replicas of a stack must have one view of their rows")
+        require(client.view == clients[0].view, "replicas of a stack must have the same view of their rows")
 
 
 def _needs_everyone(replica: Replica) -> bool:

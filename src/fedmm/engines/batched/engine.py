@@ -346,17 +346,17 @@ class Batched:
         A state that has ``ended`` may be of an earlier round; its replica stays stopped.
         """
         count = len(self.replicas)
-        require(len(states) == count, f"a stack of {count} replicas goes on from {count} states, not {len(states)}")
+        require(len(states) == count, f"a stack of {count} replicas needs {count} states, not {len(states)}")
         alive = {state.round for state in states if not state.ended}
         newest = max(state.round for state in states)
-        require(alive <= {newest}, "the replicas of a stack must have finished equally many rounds")
+        require(alive <= {newest}, "the replicas of a stack must have finished the same number of rounds")
         self.round = newest
         for replica, state in enumerate(states):
             self.now.put(replica, state)
 
     def restore(self, replica: int, state: FederatedState, algorithm: Algorithm) -> None:
         """Continue one replica from another state of the current round, with other hyperparameters."""
-        require(state.round == self.round, f"the state of a replica must be that after round {self.round}")
+        require(state.round == self.round, f"the replica's state must be from after round {self.round}")
         number, place = self.now.place(replica)
         self.bands[number].algorithms[place] = algorithm
         self.now.put(replica, state)

@@ -19,7 +19,7 @@ class RowPool:
 
     def __init__(self, held: Sequence[HeldRows], device: torch.device) -> None:
         shapes = {(rows.x.shape[1:], rows.x.dtype) for rows in held}
-        require(len(shapes) == 1, "clients that are stacked must hold rows of one shape and type")
+        require(len(shapes) == 1, "stacked clients must hold rows of the same shape and dtype")
         self._bases: dict[tuple[object, ...], int] = {}
         xs, ys, total = [], [], 0
         for rows in held:
@@ -83,7 +83,7 @@ class RoundSampler:
                 group.keys.append(held.key_parts)
                 group.numbers.append(pool.numbers(held))
                 first += held.batch_rows
-            require(first == self.drawn[1], "clients that are stacked must have batches of one size")
+            require(first == self.drawn[1], "stacked clients must have the same batch size")
         self._groups = list(groups.values())
         self._numbers = [torch.stack(group.numbers) for group in self._groups]
         self._clients = [torch.tensor(group.clients, device=self._device) for group in self._groups]

@@ -61,7 +61,7 @@ class StackedNetwork:
         channels_last: bool = False,
     ) -> None:
         alike = {(module.centre, repr(module)) for module in modules}
-        require(len(alike) == 1, "networks of a stack must have one structure and one way of centring their input")
+        require(len(alike) == 1, "networks of a stack must have the same structure and the same input centring")
         self.layout = layout
         self.module = copy.deepcopy(modules[0]).train()
         if frozen_statistics:

@@ -97,9 +97,9 @@ def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
     values: Mapping[str, Any] = found.get(_ENVELOPE, {})
     head, signature, body = (values.get(name) for name in ("head", "signature", "body"))
     if not (isinstance(head, bytes) and isinstance(signature, bytes) and isinstance(body, bytes)):
-        raise Malformed("it is not a message of this program")
+        raise Malformed("it is not a message of fedmm")
     if len(head) > _HEAD_BYTES:
-        raise Malformed(f"its description has {len(head)} bytes, where at most {_HEAD_BYTES} are taken")
+        raise Malformed(f"its description has {len(head)} bytes, but at most {_HEAD_BYTES} are accepted")
     parts = [body, *(_bytes(found[name]) for name in sorted(found) if name.startswith(_PART))]
     size = sum(map(len, parts))
     if most_bytes is not None and size > most_bytes:
@@ -108,7 +108,7 @@ def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
     try:
         table = json.loads(head)
         if table["sha256"] != hashlib.sha256(content).hexdigest():
-            raise Malformed("its arrays are not those that it describes")
+            raise Malformed("its arrays do not match its description")
         packed = Packed(read_arrays(table["arrays"], content), _about(table["about"]), _metrics(table["metrics"]))
         return Envelope(packed, str(table["kind"]), int(table["node"]), int(table["run"]), head, signature)
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError) as problem:
@@ -125,7 +125,7 @@ def _bytes(record: Mapping[str, Any]) -> bytes:
 def _about(table: Mapping[str, Any]) -> dict[str, Any]:
     for name, value in table.items():
         if not isinstance(value, int | float | str | bool):
-            raise Malformed(f"its value {str(name)[:40]!r} is neither a number nor a text")
+            raise Malformed(f"its value {str(name)[:40]!r} is neither a number nor text")
     return dict(table)
 
 
@@ -176,5 +176,5 @@ def from_records(records: RecordDict, most_bytes: int | None = None) -> Packed:
 
 def _only(kind: str, found: Any) -> Any:
     if len(found) > 1:
-        raise Malformed(f"it sent {len(found)} records of kind {kind}, where one is taken")
+        raise Malformed(f"it sent {len(found)} records of kind {kind}, but only one is accepted")
     return next(iter(found.values()), {})

@@ -152,9 +152,11 @@ class FleetNode:
         kind = _KINDS.get(about.message_type)
         objects = [tree.object_id for tree in iterate_object_tree(response.message_object_trees[0])]
         if about.src_node_id != SUPERLINK_NODE_ID or about.reply_to_message_id:
-            raise Malformed(f"a message of node {about.src_node_id}, which is not the server, is not looked at")
+            raise Malformed(f"a message from node {about.src_node_id}, which is not the server, is ignored")
         if kind is None or len(objects) > _MOST_OBJECTS:
-            raise Malformed(f"a message of type {one_line(about.message_type, 40)!r} and {len(objects)} parts is none")
+            raise Malformed(
+                f"a message of type {one_line(about.message_type, 40)!r} with {len(objects)} parts is not valid"
+            )
         contents = self._pulled(about.run_id, list(dict.fromkeys(objects)))
         _call(
             self._client.ConfirmMessageReceived,
@@ -196,7 +198,7 @@ class FleetNode:
                 session_id=response.session_id,
             )
             if not self._patiently(self._client.PushObject, request).stored:
-                raise Unreachable("the SuperLink did not take a part of the answer")
+                raise Unreachable("the SuperLink did not accept a part of the answer")
 
         list(self._transfers.map(push, wanted))
 
@@ -231,7 +233,7 @@ class FleetNode:
                     self._client.PullObject, PullObjectRequest(node=self._node, run_id=run, object_id=name)
                 )
                 if not response.object_found:
-                    raise Malformed("a part of a message is gone")
+                    raise Malformed("a part of a message is missing")
                 if response.object_available:
                     total += len(response.object_content)
                     if total > _MOST_BYTES:

@@ -68,10 +68,10 @@ def to_packed(shareable: Shareable) -> Packed:
         found = from_shareable(shareable)
         about, metrics = found.get_meta_prop(_ABOUT), found.get_meta_prop(_METRICS)
     except Exception as problem:  # whatever arrived, report it as the sender's error
-        raise Malformed(f"it sent no data exchange object: {problem}") from problem
+        raise Malformed(f"it did not send a data exchange object: {problem}") from problem
     if not isinstance(about, dict) or not isinstance(metrics, dict):
         raise Malformed("it does not say what its message is about")
     for name, array in found.data.items():
         if not isinstance(array, np.ndarray):
-            raise Malformed(f"its {name!r} is no array")
+            raise Malformed(f"its {name!r} is not an array")
     return Packed(dict(found.data), about, metrics)

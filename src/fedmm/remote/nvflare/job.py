@@ -158,7 +158,7 @@ class Place:
 
         deadline = time.monotonic() + seconds
         while processes := self._processes():
-            require(time.monotonic() < deadline, f"process {processes[0].pid} of NVFlare cannot be ended")
+            require(time.monotonic() < deadline, f"process {processes[0].pid} of NVFlare cannot be stopped")
             for process in processes:
                 with suppress(psutil.Error):
                     process.kill()
@@ -194,11 +194,11 @@ class Place:
                 )
             except subprocess.TimeoutExpired:
                 raise FedmmError(
-                    f"{command} did not end within {_COMMAND_SECONDS:g} seconds; {self.log} may say why, and it may do "
-                    "when tried again"
+                    f"{command} did not finish within {_COMMAND_SECONDS:g} seconds; {self.log} may say why, and it may "
+                    "succeed when tried again"
                 ) from None
         if done.returncode:
-            raise FedmmError(f"{command} ended with {done.returncode}; {self.log} says why")
+            raise FedmmError(f"{command} failed with exit code {done.returncode}; {self.log} says why")
 
     def _environment(self) -> dict[str, str]:
         """Return an environment with this Python and our configuration; NVFlare keeps all its files in the folder."""

@@ -149,6 +149,10 @@ def collect_runs(paths: Sequence[Path]) -> Report:
         labels = _labels(abouts[-1])
         order = {name: position for position, name in enumerate(labels)}
         names = {folder.relative_to(path).as_posix(): folder for folder in _run_folders(path)}
+        require(
+            bool(names) or not (path / "tune.json").exists(),
+            f"{path} holds a tuning in which nothing was judged; `fedmm tune --resume` goes on",
+        )
         require(bool(names), f"{path} holds no run; name the folder of a run, comparison or sweep")
         if (path / "tune.json").exists() and abouts[-1].get("status") != "running":
             tunings.append(read_tuned(path))

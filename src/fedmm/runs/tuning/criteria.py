@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import ClassVar, Protocol, cast
+from typing import ClassVar, Protocol
 
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.core.errors import require
 from fedmm.core.signals.validators import METRICS, VALIDATORS
 from fedmm.core.validation import one_of
-from fedmm.data.domains import DomainPair, Labelled
+from fedmm.data.domains import DomainPair
 from fedmm.objectives import AUC
 from fedmm.runs.tuning.candidates import ALWAYS, AS_GIVEN, PLAIN
 from fedmm.runs.tuning.ranking import RANKED_BY, Field, Measured, find_unmeasured, find_vetoes, rank_candidates
-from fedmm.runs.tuning.rung_results import Choice, Results, choose_finalist
+from fedmm.runs.tuning.rung_results import Choice, Results, choose_finalist, nothing_trained
 
 _SAME_ROWS = (
     "the choice was made on the test rows, so the test flatters it; data.validation_share keeps other rows for choosing"
@@ -103,6 +103,8 @@ class ByValidation:
             return Choice(AS_GIVEN, None, None, f"The time was over before anything could be judged; {stays}.")
         ruled_out = {label for label, why in vetoes.items() if why}
         free = {label: runs for label, runs in results.measured.items() if label not in ruled_out}
+        if not free and any(run.diverged for run in results.measured[AS_GIVEN]):
+            return nothing_trained(results)
         if not free:
             why = f"{next(iter(vetoes))}: {next(iter(vetoes.values()))}"
             return Choice(AS_GIVEN, None, None, f"No candidate can be judged ({why}); {stays}.")
@@ -174,9 +176,11 @@ def require_measured(criterion: Criterion, measured: Sequence[str], pair: Domain
         f"the metric {criterion.metric} is judged by {name}, which needs {VALIDATORS[name].needs}",
     )
     rows = pair.source_validation
-    for number, label in enumerate(pair.class_names if criterion.metric == "auc" and rows is not None else ()):
+    if criterion.metric != "auc" or rows is None:
+        return
+    for number, label in enumerate(pair.class_names):
         require(
-            bool((cast(Labelled, rows).y == number).any()),
+            bool((rows.y == number).any()),
             f"the metric auc is judged by {name}, which needs rows of both classes to choose by, and there is none of "
             f"{label!r}; add rows of it, set aside a larger share, or judge by --metric accuracy",
         )

@@ -15,6 +15,7 @@ FIRST_SHARE = 3
 _LONGER = 3
 """How many times as long each rung is as the one before it."""
 _FEWEST_FINALISTS = 2
+_PACE_ROUNDS = 5
 
 
 @dataclass(frozen=True)
@@ -58,6 +59,16 @@ def plan_rungs(candidates: int, rounds: int, halvings: int, eta: int, seeds: int
     ]
 
 
+def plan_whole(candidates: int, rounds: int, eta: int, seeds: int) -> list[Rung]:
+    """The rungs without a limit of time. candidates: how many compete; seeds: of each finalist."""
+    return plan_rungs(candidates, rounds, count_halvings(candidates, rounds, eta), eta, seeds)
+
+
+def count_pace_rounds(plan: Sequence[Rung]) -> int:
+    """Of every run that is timed before the first rung."""
+    return min(plan[0].rounds, _PACE_ROUNDS)
+
+
 def estimate_seconds(rungs: Sequence[Rung], always: int, pace: Pace) -> float:
     """What rungs will take; always: candidates that are in every rung beside those that compete."""
 
@@ -68,10 +79,11 @@ def estimate_seconds(rungs: Sequence[Rung], always: int, pace: Pace) -> float:
     return sum(seconds(rung) for rung in rungs)
 
 
-def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds: float) -> list[Rung]:
+def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds: float, past: int = 0) -> list[Rung]:
     """The rungs with as many candidates as fit into the time; with one, and that too slow, with fewer rounds.
 
-    Where not even a round of everything fits, one round is what is left: the clock then ends it.
+    Where not even a round of everything fits, one round is what is left: the clock then ends it. past: the rounds of
+    the rung before; none is left where the first would have no more, which would tell nothing new.
     """
     last, halvings = rungs[-1], len(rungs) - 1
 
@@ -87,7 +99,8 @@ def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds:
     rounds = last.rounds
     if not fits(candidates, rounds):
         rounds = next((each for each in range(rounds, 1, -1) if fits(candidates, each)), 1)
-    return plan(candidates, rounds)
+    fitted = plan(candidates, rounds)
+    return fitted if fitted[0].rounds > past else []
 
 
 def tell_left_out(candidates: int) -> str:

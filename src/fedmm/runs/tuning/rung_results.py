@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
-from typing import Any
+from typing import Any, TypeVar
 
 from fedmm.config.schema import SOURCE_ONLY
 from fedmm.core.errors import FedmmError
@@ -26,6 +26,7 @@ from fedmm.runs.tuning.ranking import (
     rank_candidates,
     signals_of_all,
 )
+from fedmm.runs.tuning.state import COMPLETED, RungResult
 
 _INFORMATION, _RISK = RANKED_BY[0], "source_risk"
 Table = dict[str, Any]
@@ -46,14 +47,14 @@ class Results:
     agreement: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
 
     @staticmethod
-    def of(rung: Mapping[str, Any]) -> Results:
+    def of(rung: RungResult) -> Results:
         """As a rung in ``tune.json`` tells it."""
         measured = {
-            entry["label"]: [Measured(signals, diverged=bool(entry["diverged"])) for signals in entry["signals"]]
-            for entry in rung["entries"]
+            entry.label: [Measured(signals, diverged=bool(entry.diverged)) for signals in entry.signals]
+            for entry in rung.entries
         }
-        agreement = {entry["label"]: entry["agreement"] for entry in rung["entries"] if entry.get("agreement")}
-        return Results(measured, rung["judged_after"], rung["label_shift"], agreement)
+        agreement = {entry.label: entry.agreement for entry in rung.entries if entry.agreement}
+        return Results(measured, rung.judged_after, rung.label_shift, agreement)
 
 
 def read_results(folder: Path, names: Mapping[str, Sequence[str]], signals: Sequence[str] = RANKED_BY) -> Results:
@@ -86,26 +87,35 @@ def read_results(folder: Path, names: Mapping[str, Sequence[str]], signals: Sequ
 def _evaluations(path: Path, signals: Sequence[str]) -> Evaluations:
     """A run's evaluated rounds; of the columns nothing is read but what the ranking goes by."""
     columns = {name: VALIDATORS[name].column for name in signals}
-    found: Evaluations = {}
-    if path.exists():
-        for line in path.read_text(encoding="utf-8").splitlines():
-            row = _read_json(line, path)
-            values = {name: row[column] for name, column in columns.items() if row.get(column) is not None}
-            if signals[0] in values:
-                found[row["round"]] = values
-    return found
+
+    def parse(text: str) -> Evaluations:
+        rows = [json.loads(line) for line in text.splitlines()]
+        return {
+            int(row["round"]): {
+                name: float(row[column]) for name, column in columns.items() if row.get(column) is not None
+            }
+            for row in rows
+            if row.get(columns[signals[0]]) is not None
+        }
+
+    return _read(path, parse, {})
 
 
 def read_summary(folder: Path) -> Table:
     """The summary of a run; empty if there is none."""
-    path = folder / SUMMARY
-    return _read_json(path.read_text(encoding="utf-8"), path) if path.exists() else {}
+    return _read(folder / SUMMARY, lambda text: dict(json.loads(text)), {})
 
 
-def _read_json(text: str, path: Path) -> Table:
+T = TypeVar("T")
+
+
+def _read(path: Path, parse: Callable[[str], T], otherwise: T) -> T:
+    """What the text of a run's file says; ``otherwise`` if there is no such file."""
     try:
-        return dict(json.loads(text))
-    except (ValueError, TypeError) as problem:
+        return parse(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return otherwise
+    except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise FedmmError(
             f"{path} is damaged; if another tuning is under way in that folder, wait until it ends, else remove "
             f"{path.parent} and resume"
@@ -114,12 +124,15 @@ def _read_json(text: str, path: Path) -> Table:
 
 def _ended_unmeasured(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
     """Whether a run ended with nothing that could be measured."""
-    return summary.get("status") == "completed" and summary["rounds"] not in evaluations
+    return summary.get("status") == "completed" and summary.get("rounds") not in evaluations
 
 
 @dataclass(frozen=True)
 class Choice:
-    """label: what to use. adapted: the best of those that adapt, None if all are ruled out. sentence: why."""
+    """label: what to use; empty if nothing can be. adapted: the best of those that adapt, None if all are ruled out.
+
+    sentence: why.
+    """
 
     label: str
     adapted: str | None
@@ -136,56 +149,94 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
     if results is None:
         return Choice(SOURCE_ONLY, None, None, "The time was over before anything could be judged; use source only.")
     ruled_out = {label: why for label, why in vetoes.items() if why}
-    measured = results.measured
-    ranked = list(rank_candidates(measured, ruled_out))
-    adapting = [label for label in ranked if label != SOURCE_ONLY and label not in ruled_out]
-    if not any(run.signals or run.diverged for label in ranked if label != SOURCE_ONLY for run in measured[label]):
-        why = "no candidate that adapts was measured"
-        return Choice(SOURCE_ONLY, None, None, f"{_sentence(CANNOT_JUDGE)}: {why}; use source only.")
-    if not adapting:
-        first = next((label for label in ranked if label != SOURCE_ONLY), None)
-        why = f" {first}: {ruled_out[first]}." if first else ""
-        if SOURCE_ONLY in ruled_out:
-            why = f"{why} Source only is ruled out too: {ruled_out[SOURCE_ONLY]}."
-        return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
+    ranked = list(rank_candidates(results.measured, ruled_out))
     free = [label for label in ranked if label not in ruled_out]
+    adapting = [label for label in free if label != SOURCE_ONLY]
+    if not adapting:
+        return _none_adapts(results, ruled_out, ranked)
     believed = believed_agreement(free, results.agreement)
     known = {label: own[believed] for label, own in results.agreement.items() if believed and believed in own}
     order = keep_agreeing(free, known)
-    other = "those of near rows" if believed == NEIGHBOURS else "those of another seed"
     best = next((label for label in order if label != SOURCE_ONLY), adapting[0])
     beside = f"The best that adapts is {best}."
-    seeds = min(len(runs) for runs in results.measured.values())
-    if seeds < FEWEST_SEEDS:
-        why = f"{FEWEST_SEEDS} seeds of each finalist are needed, not {seeds}"
-        return Choice(SOURCE_ONLY, best, None, f"{_sentence(CANNOT_JUDGE)}: {why}; use source only. {beside}")
-    if SOURCE_ONLY in ruled_out:
-        why = f"source only, with which it would be compared, is ruled out: {ruled_out[SOURCE_ONLY]}"
-        label = best if any(run.diverged for run in measured[SOURCE_ONLY]) else SOURCE_ONLY
-        return Choice(label, best, None, f"{_sentence(CANNOT_JUDGE)}: {why}. {beside}")
-    shift = results.label_shift
-    if shift is not None and shift["reliable"] and shift["notable"]:
-        why = f"the target's class mix is estimated to differ from the source's in {shift['distance']:.0%} of the rows"
-        return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}, and adapting may then do harm. {beside}")
-    agrees_better = best in known and known.get(SOURCE_ONLY, 0.0) > known[best]
-    if agrees_better and _risk(results, SOURCE_ONLY) < _risk(results, best):
-        why = (
-            f"its predictions agree better with {other} ({believed} {known[SOURCE_ONLY]:.3f}, not "
-            f"{known[best]:.3f}), and its {_RISK} is lower, than those of the best that adapts, {best}"
-        )
-        return Choice(SOURCE_ONLY, best, False, f"Use source only: {why}.")
+    other = "those of near rows" if believed == NEIGHBOURS else "those of another seed"
+    if cannot := _cannot_judge(results, ruled_out, best):
+        return replace(cannot, sentence=f"{_sentence(CANNOT_JUDGE)}: {cannot.sentence}. {beside}")
+    if against := _against_adapting(results, known, best, f"with {other}", believed):
+        return Choice(SOURCE_ONLY, best, False, f"Use source only: {against}")
     agreeing = f"{len(order)} of {len(free)} finalists whose predictions agree best with {other}"
     among = f"the {agreeing} ({believed} {known[order[0]]:.3f})" if len(order) < len(free) else "the finalists"
     names = signals_of_all({label: results.measured[label] for label in free})
     reason = f"which has the best mean rank by {', '.join(names)} of {among}"
     if order[0] == SOURCE_ONLY:
         return Choice(SOURCE_ONLY, best, False, f"Use source only, {reason}. {beside}")
-    doubt = (
-        " The class mix of the target may differ, which was estimated roughly." if shift and shift["notable"] else ""
-    )
-    if known.get(order[0], 1.0) <= SLIGHT:
+    rough = results.label_shift is not None and results.label_shift["notable"]
+    doubt = " The class mix of the target may differ, which was estimated roughly." if rough else ""
+    if known.get(best, 1.0) <= SLIGHT:
         doubt += f" Its predictions hardly agree with {other} more than by chance, so that little speaks for it."
-    return Choice(order[0], best, True, f"Use {order[0]}, {reason}.{doubt}")
+    return Choice(best, best, True, f"Use {best}, {reason}.{doubt}")
+
+
+def _none_adapts(results: Results, ruled_out: Mapping[str, str], ranked: Sequence[str]) -> Choice:
+    """The choice if no candidate that adapts may win."""
+    first = next((label for label in ranked if label != SOURCE_ONLY), None)
+    runs = [run for label in ranked if label != SOURCE_ONLY for run in results.measured[label]]
+    if _diverged(results, SOURCE_ONLY):
+        return nothing_trained(results)
+    if not any(run.signals or run.diverged for run in runs):
+        why = "no candidate that adapts was measured"
+        return Choice(SOURCE_ONLY, None, None, f"{_sentence(CANNOT_JUDGE)}: {why}; use source only.")
+    why = f" {first}: {ruled_out[first]}." if first else ""
+    return Choice(SOURCE_ONLY, None, False, f"Every candidate that adapts is ruled out; use source only.{why}")
+
+
+def nothing_trained(results: Results) -> Choice:
+    """The choice if every candidate is ruled out, and the one that would be left diverged: none."""
+    diverged = sum(_diverged(results, label) for label in results.measured)
+    others = "" if diverged == len(results.measured) else ", and the others are ruled out too"
+    return Choice(
+        "", None, None,
+        f"Nothing could be trained: {diverged} of {len(results.measured)} candidates diverged{others}; use smaller "
+        "learning rates (algorithm.lr_min and lr_max)",
+    )  # fmt: skip
+
+
+def _diverged(results: Results, label: str) -> bool:
+    return any(run.diverged for run in results.measured[label])
+
+
+def _cannot_judge(results: Results, ruled_out: Mapping[str, str], best: str) -> Choice | None:
+    """What to use where it cannot be judged whether adapting helps, and why it cannot; best: of those that adapt."""
+    if SOURCE_ONLY in ruled_out:
+        why = f"source only, with which it would be compared, is ruled out: {ruled_out[SOURCE_ONLY]}"
+        return Choice(best if _diverged(results, SOURCE_ONLY) else SOURCE_ONLY, best, None, why)
+    seeds = min(len(runs) for runs in results.measured.values())
+    if seeds < FEWEST_SEEDS:
+        why = f"{FEWEST_SEEDS} seeds of each finalist are needed, not {seeds}; use source only"
+        return Choice(SOURCE_ONLY, best, None, why)
+    return None
+
+
+def _against_adapting(
+    results: Results, known: Mapping[str, float], best: str, with_what: str, believed: str | None
+) -> str:
+    """Why source only is safer than the best that adapts, as the rest of the verdict; empty if it is not.
+
+    known: how far predictions agree, by candidate; with_what: in words. believed: what that is called.
+    """
+    shift = results.label_shift
+    if shift is not None and shift["reliable"] and shift["notable"]:
+        return (
+            f"the target's class mix is estimated to differ from the source's in {shift['distance']:.0%} of the rows, "
+            f"and adapting may then do harm. The best that adapts is {best}."
+        )
+    agrees_better = best in known and known.get(SOURCE_ONLY, 0.0) > known[best]
+    if agrees_better and _risk(results, SOURCE_ONLY) < _risk(results, best):
+        return (
+            f"its predictions agree better {with_what} ({believed} {known[SOURCE_ONLY]:.3f}, not {known[best]:.3f}), "
+            f"and its {_RISK} is lower, than those of the best that adapts, {best}."
+        )
+    return ""
 
 
 def _risk(results: Results, label: str) -> float:
@@ -197,40 +248,38 @@ def _sentence(words: str) -> str:
     return f"{words[0].upper()}{words[1:]}"
 
 
-def find_judged_rung(rungs: Sequence[Table]) -> Table | None:
+def find_judged_rung(rungs: Sequence[RungResult]) -> RungResult | None:
     """The last rung that can be judged; one that was cut short, only where it measured all candidates and went as far
     as the one before. A first one that was cut short must have done what is the least for a first rung.
     """
     least = 0
-    judged: Table | None = None
+    judged: RungResult | None = None
     for rung in rungs:
-        least = least or max(1, rung["rounds"] // FIRST_SHARE)
-        whole = judged is None or all(all(entry["signals"]) or entry["diverged"] for entry in rung["entries"])
-        if rung["status"] == "completed" or (whole and rung["judged_after"] >= least):
+        least = least or max(1, rung.rounds // FIRST_SHARE)
+        whole = judged is None or all(all(entry.signals) or entry.diverged for entry in rung.entries)
+        if rung.status == COMPLETED or (whole and rung.judged_after >= least):
             judged = rung
-        least = rung["rounds"]
+        least = rung.rounds
     return judged
 
 
-def tabulate(
-    rungs: Sequence[Mapping[str, Any]], always: Sequence[str], signals: Sequence[str] = RANKED_BY
-) -> list[Table]:
+def tabulate(rungs: Sequence[RungResult], always: Sequence[str], signals: Sequence[str] = RANKED_BY) -> list[Table]:
     """A row for each candidate, as it stood in the last rung it ran in; the furthest and best first."""
     rows: dict[str, Table] = {}
     for number, rung in enumerate(rungs, start=1):
-        for entry in rung["entries"]:
-            rows[entry["label"]] = {
-                "candidate": entry["label"],
+        for entry in rung.entries:
+            rows[entry.label] = {
+                "candidate": entry.label,
                 "rung": number,
-                "rounds": rung["judged_after"],
-                "signals": {name: _spread(entry["signals"], name) for name in signals},
-                "agreement": dict(entry.get("agreement") or {}),
-                "seeds": len(entry["runs"]),
-                "rank": entry["rank"],
-                "veto": entry["veto"],
-                "always": entry["label"] in always,
+                "rounds": rung.judged_after,
+                "signals": {name: _spread(entry.signals, name) for name in signals},
+                "agreement": dict(entry.agreement),
+                "seeds": len(entry.runs),
+                "rank": entry.rank,
+                "veto": entry.veto,
+                "always": entry.label in always,
             }
-    order = {label: place for rung in rungs for place, label in enumerate(rung["order"])}
+    order = {label: place for rung in rungs for place, label in enumerate(rung.order)}
     return sorted(rows.values(), key=lambda row: (-row["rung"], order[row["candidate"]]))
 
 

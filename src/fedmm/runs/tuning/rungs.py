@@ -23,7 +23,7 @@ from fedmm.runs.sweep import DivergedRuns, run_sweep
 from fedmm.runs.tuning.agreement import measure_agreement
 from fedmm.runs.tuning.candidates import AS_GIVEN
 from fedmm.runs.tuning.criteria import ByTarget, Criterion
-from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_halvings, fit_rungs, plan_rungs, tell_left_out
+from fedmm.runs.tuning.halving import Budget, Pace, Rung, count_pace_rounds, fit_rungs, plan_whole
 from fedmm.runs.tuning.pace import pace_of, run_briefly, seconds_to_write
 from fedmm.runs.tuning.rung_results import (
     Choice,
@@ -33,7 +33,9 @@ from fedmm.runs.tuning.rung_results import (
     read_summary,
     tabulate,
 )
-from fedmm.runs.tuning.state import FORMAT, STATE, read_state
+from fedmm.runs.tuning.state import COMPLETED, OUT_OF_TIME, STATE, Entry, RungResult, TuningState, read_state
+from fedmm.runs.tuning.time_notes import find_competing, list_planned, tell_cuts, tell_end, tell_rounds, tell_rung
+from fedmm.training.fingerprint import TRAINED_AND_CHOSEN_BY, same_data
 from fedmm.training.stack_settings import START_SECONDS
 
 TUNED, ADAPTED, TIMING = "tuned.toml", "adapted.toml", "pace"
@@ -41,16 +43,11 @@ _EVALUATIONS = 5
 """Of a run, at least: a collapse shows by comparing a run with its own past."""
 _SHARE = 0.9
 """Of the time that is left, what is planned with."""
-_PACE_RUNS, _PACE_ROUNDS = 8, 5
+_PACE_RUNS = 8
 """What is run to measure the pace: in a stack a run takes less than alone."""
-_SHORT = "for lack of time"
-"""How notes of what does not fit into the budget begin."""
-_NAMED = 8
-"""Candidates that a note names at most."""
 _READ_AGAIN = 2.0
 """What follows the rounds of a rung, in units of what writing its runs takes: they are also read, and predict."""
 
-Table = dict[str, Any]
 Sweep = Callable[..., Summary]
 """Runs the experiments of a rung and leaves their folders, as :func:`fedmm.runs.sweep.run_sweep` does."""
 
@@ -89,16 +86,24 @@ class Halving:
         self.folder = folder
         self.own = find_own(candidates).run
         self.always = [label for label in self.criterion.always if label in candidates]
-        self.eta = eta
         self.budget = budget
         self.progress, self.say = progress, say
         self.run_sweep = sweep or run_sweep
         self.runs_elsewhere = sweep is not None
         self.cache = DataCache()
-        free = len(candidates) - len(self.always)
-        halvings = count_halvings(free, self.own.rounds, eta)
-        self.plan = plan_rungs(free, self.own.rounds, halvings, eta, seeds)
-        self.state: Table = {}
+        self.notes: list[str] = []
+        competing = [label for label in candidates if label not in self.always]
+        self.state = TuningState(
+            eta=eta,
+            seeds=seeds,
+            candidates=json.loads(json.dumps({label: candidate.tables() for label, candidate in candidates.items()})),
+            metric=self.criterion.metric,
+            signals=self.criterion.signals,
+            rounds=self.own.rounds,
+            plan=plan_whole(len(competing), self.own.rounds, eta, seeds),
+            whole_plan=[],
+            competing=competing,
+        )
 
     def open(
         self,
@@ -106,133 +111,115 @@ class Halving:
         *,
         resume: bool,
         notes: Sequence[str] = (),
-        rows: Mapping[str, str] | None = None,
+        fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
         """Begin in the folder, or go on with what a tuning of the same candidates left there.
 
-        notes: to begin with. rows: what is trained on, as ``fingerprint_pair`` has it, where that is known here.
+        notes: to be told at the end. fingerprint: of the data, where it is known here.
         """
-        about = {
-            "format": FORMAT,
-            "eta": self.eta,
-            "seeds": self.plan[-1].seeds,
-            "candidates": {label: candidate.tables() for label, candidate in self.candidates.items()},
-            **({"metric": self.criterion.metric, "signals": self.criterion.signals} if self.criterion.metric else {}),
-        }
-        path = self.folder / STATE
+        self.notes = list(notes)
         if resume:
-            self.state = read_state(path, self.criterion)
-            same = {key: self.state.get(key) for key in about} == json.loads(json.dumps(about))
-            require(
-                same, f"the tuning in {self.folder} has other candidates or options; name another folder with --out"
-            )
-            require(
-                None in (rows, self.state.get("rows")) or rows == self.state["rows"],
-                f"the data has changed since the tuning in {self.folder} began; bring the old data back, or name "
-                "another folder with --out",
-            )
-            self.plan = [Rung(**rung) for rung in self.state["plan"]]
-            if self.state["rungs"] and self.state["rungs"][-1]["status"] != "completed":
-                self.state["rungs"].pop()
-            self._restore_plan(len(self.state["rungs"]))
-            if len(self.state["rungs"]) < len(self.plan):
-                self.say(f"going on with rung {len(self.state['rungs']) + 1} of {len(self.plan)}")
+            self._go_on(fingerprint)
             return
-        self.state = {
-            **about,
-            "title": title,
-            "status": "running",
-            "rounds": self.own.rounds,
-            "pace": None,
-            "whole_plan": [asdict(rung) for rung in self.plan],
-            "field": [label for label in self.candidates if label not in self.always],
-            "notes": list(notes),
-            "rows": None if rows is None else dict(rows),
-            "rungs": [],
-        }
+        self.state = replace(self.state, title=title, fingerprint=fingerprint, whole_plan=list(self.state.plan))
         write_json(self.folder / SUMMARY, comparison_summary(title, "running", [], []))
         self._save()
 
-    def _restore_plan(self, begun: int) -> None:
-        """Plan the rungs from ``begun`` on again, if it was not started: what did not fit once may fit now.
+    def _go_on(self, fingerprint: Mapping[str, Any] | None) -> None:
+        asked = self.state
+        before = read_state(self.folder / STATE, asked.metric, self.always)
+        require(
+            all(getattr(before, key) == getattr(asked, key) for key in ("eta", "seeds", "candidates", "metric")),
+            f"the tuning in {self.folder} has other candidates or options; name another folder with --out",
+        )
+        known, now = before.fingerprint, fingerprint
+        require(
+            known is None or now is None or same_data(known, now, TRAINED_AND_CHOSEN_BY),
+            f"the data has changed since the tuning in {self.folder} began; bring the old data back, or name "
+            "another folder with --out",
+        )
+        self.state = before
+        if before.rungs and before.rungs[-1].status != COMPLETED:
+            before.rungs.pop()
+        if before.all_diverged:
+            return
+        self._restore_plan()
+        if len(before.rungs) < len(before.plan):
+            self.say(f"going on with rung {len(before.rungs) + 1} of {len(before.plan)}")
+
+    def _restore_plan(self) -> None:
+        """Plan the rungs that were not started again: what did not fit once may fit now.
 
         A rung that is no longer than the one before would tell nothing new. What is planned is saved before it is
         started, so that it is known however often it is killed.
         """
-        whole = [Rung(**rung) for rung in self.state.get("whole_plan") or self.state["plan"]]
-        past = self.state["rungs"][-1]["rounds"] if begun else 0
-        left = [rung for rung in whole[begun:] or whole[-1:] if rung.rounds > past]
+        state, begun = self.state, len(self.state.rungs)
+        past = state.rungs[-1].rounds if begun else 0
+        left = [rung for rung in state.whole_plan[begun:] or state.whole_plan[-1:] if rung.rounds > past]
         if self._folder(begun).exists() or not left:
             return
         if begun:
-            order = [label for label in self.state["rungs"][-1]["order"] if label not in self.always]
-            go_on = -(-len(order) // self.eta)
-            self.state["field"] = order[:go_on]
+            state.competing = list_planned(state, self.always, begun)
+            go_on = len(state.competing)
             for place, rung in enumerate(left):
                 go_on = min(go_on, rung.candidates)
                 left[place] = replace(rung, candidates=go_on)
-                go_on = -(-go_on // self.eta)
-        self.plan = [*self.plan[:begun], *left]
-        again = (_short(begun), f"{_SHORT} the last") if begun else (_SHORT,)
-        self.state["notes"] = [note for note in self.state["notes"] if not note.startswith(again)]
-        self.state["status"] = "running"
+                go_on = -(-go_on // state.eta)
+        state.plan = [*state.plan[:begun], *left]
+        state.status = "running"
         self._save()
 
     def run(self) -> None:
         """All rungs that are left, until the time is over."""
-        begun = len(self.state["rungs"])
-        if self.budget.limited and begun < len(self.plan) and not self._folder(begun).exists():
-            if self.state["pace"] is None:
+        state, begun = self.state, len(self.state.rungs)
+        if state.all_diverged:
+            return
+        if self.budget.limited and begun < len(state.plan) and not self._folder(begun).exists():
+            if state.pace is None:
                 self._measure_pace()
             if not self._fit(begun):
                 return
-        while len(self.state["rungs"]) < len(self.plan) and not self.budget.over():
-            number = len(self.state["rungs"])
-            rung = self._run_rung(number, self.plan[number])
-            self.state["rungs"].append(rung)
-            if rung["status"] != "completed":
+        while len(state.rungs) < len(state.plan) and not self.budget.over():
+            number = len(state.rungs)
+            rung = self._run_rung(number, state.plan[number])
+            state.rungs.append(rung)
+            if rung.status != COMPLETED or state.all_diverged:
                 break
-            order = [label for label in rung["order"] if label not in self.always]
-            self.state["field"] = order
-            if number + 1 < len(self.plan):
+            state.competing = find_competing(rung, self.always)
+            if number + 1 < len(state.plan):
                 if self.budget.limited and not self._fit(number + 1):
                     break
-                self.state["field"] = order[: self.plan[number + 1].candidates]
-                self.say(f"rung {number + 1}: {_outcome(rung, self.state['field'])}")
+                state.competing = state.competing[: state.plan[number + 1].candidates]
+                self.say(f"rung {number + 1}: {_outcome(rung, state.competing)}")
             self._save()
 
-    def _run_rung(self, number: int, rung: Rung) -> Table:
-        labels = [*self.always, *self.state["field"][: rung.candidates]]
+    def _run_rung(self, number: int, rung: Rung) -> RungResult:
+        labels = [*self.always, *self.state.competing[: rung.candidates]]
+        again = ", from the start, since schedules depend on the number of rounds" if number else ""
         self.say(
-            f"rung {number + 1} of {len(self.plan)}: {len(labels)} candidates, {rung.rounds} rounds, {rung.seeds} "
-            f"seed(s){'' if number == 0 else ', from the start, since schedules depend on the number of rounds'}"
+            f"rung {number + 1} of {len(self.state.plan)}: {len(labels)} candidates, {rung.rounds} rounds, "
+            f"{rung.seeds} seed(s){again}"
         )
         folder = self._folder(number)
         summary, names = self._sweep(labels, rung, folder)
         results = read_results(folder, names, self.criterion.signals)
         vetoes, ranks = self.criterion.judge(results.measured, self._classes())
-        last = number + 1 == len(self.plan)
+        last = number + 1 == len(self.state.plan)
         agreement = measure_agreement(folder, names, self.candidates, self.cache) if last else {}
-        return {
-            "folder": folder.name,
-            "rounds": rung.rounds,
-            "judged_after": results.round,
-            "status": "completed" if summary["status"] == "completed" else "out of time",
-            "order": list(ranks),
-            "entries": [
-                {
-                    "label": label,
-                    "runs": names[label],
-                    "signals": [dict(run.signals) for run in results.measured[label]],
-                    "diverged": sum(run.diverged for run in results.measured[label]),
-                    "rank": ranks[label],
-                    "veto": vetoes.get(label, ""),
-                    "agreement": agreement.get(label, {}),
-                }
-                for label in labels
-            ],
-            "label_shift": results.label_shift,
-        }
+        entries = [
+            Entry(
+                label,
+                names[label],
+                [dict(run.signals) for run in runs],
+                sum(run.diverged for run in runs),
+                ranks[label],
+                vetoes.get(label, ""),
+                agreement.get(label, {}),
+            )
+            for label, runs in results.measured.items()
+        ]
+        status = COMPLETED if summary["status"] == COMPLETED else OUT_OF_TIME
+        return RungResult(folder.name, rung.rounds, results.round, status, list(ranks), entries, results.label_shift)
 
     def _classes(self) -> int:
         return self.cache.pair(find_own(self.candidates), torch.device("cpu")).classes
@@ -243,7 +230,7 @@ class Halving:
     def _sweep(self, labels: Sequence[str], rung: Rung, folder: Path) -> tuple[Summary, dict[str, list[str]]]:
         """Run candidates as one sweep; its summary, and the folders of each candidate's runs."""
         fresh, before = not folder.exists(), self.budget.spent()
-        pace = Pace(**self.state["pace"]) if self.state["pace"] else Pace(0.0, 0.0)
+        pace = self.state.pace or Pace(0.0, 0.0)
         everything = [self._in_rung(label, rung, seed) for label in labels for seed in range(rung.seeds)]
         kept_back = _READ_AGAIN * pace.per_run * len(everything)
 
@@ -254,7 +241,7 @@ class Halving:
             summary = self.run_sweep(
                 everything,
                 folder,
-                title=self.state["title"],
+                title=self.state.title,
                 resume=True,
                 progress=self.progress,
                 stop=out_of_time,
@@ -285,109 +272,88 @@ class Halving:
                 best_by=DEFAULT_VALIDATOR,
                 stop_by="",
                 track=(),
-                keep_rows=candidate.run.keep_rows and rung == self.plan[-1],
+                keep_rows=candidate.run.keep_rows and rung == self.state.plan[-1],
             ),
         )
-
-    def pace_rounds(self) -> int:
-        """Of every run whose rounds are timed."""
-        return min(self.plan[0].rounds, _PACE_ROUNDS)
 
     def _measure_pace(self) -> None:
         """Time a few rounds of a few candidates, those that are always there among them."""
         self.say("measuring how long a round takes")
-        rung = replace(self.plan[0], rounds=self.pace_rounds(), seeds=1)
+        rung = replace(self.state.plan[0], rounds=count_pace_rounds(self.state.plan), seeds=1)
         if self.runs_elsewhere:
             self._sweep(self.always, rung, self.folder / TIMING)
             return
-        labels = [*self.always, *self.state["field"]][:_PACE_RUNS]
+        labels = [*self.always, *self.state.competing][:_PACE_RUNS]
         before = self.budget.spent()
         runs, to_write = run_briefly([self._in_rung(label, rung, 0) for label in labels], self.cache, self.budget.over)
         self._keep_pace(runs, self.budget.spent() - before + START_SECONDS, to_write)
 
     def _keep_pace(self, runs: Sequence[Summary], seconds: float, to_write: float) -> None:
-        if pace := pace_of(runs, seconds, to_write):
-            self.state["pace"] = asdict(pace)
+        self.state.pace = pace_of(runs, seconds, to_write) or self.state.pace
 
     def _fit(self, number: int) -> bool:
         """Cut what is left of the plan to what fits into the time; whether that is worth running.
 
-        A rung that is no longer than the one before would tell nothing new, and stays as it was planned.
+        A rung that is no longer than the one before stays as it was planned.
         """
-        if self.state["pace"] is None:
+        state = self.state
+        if state.pace is None:
             return True
-        before, pace = self.plan[number:], Pace(**self.state["pace"])
-        after = fit_rungs(before, self.eta, len(self.always), pace, _SHARE * max(0.0, self.budget.left()))
-        if number and after[0].rounds <= self.plan[number - 1].rounds:
-            self._note(f"{_short(number)} was not started")
-            self._save()
-            return False
-        self.plan = [*self.plan[:number], *after]
-        if after[0].candidates < before[0].candidates:
-            left_out = self.state["field"][after[0].candidates : before[0].candidates]
-            more = f" and {len(left_out) - _NAMED} more" if len(left_out) > _NAMED else ""
-            where = f"{_short(number)}:" if number else _SHORT
-            self._note(f"{where} {tell_left_out(len(left_out))}: {', '.join(left_out[:_NAMED])}{more}")
-        if after[-1].rounds < before[-1].rounds:
-            self._note(f"{_SHORT} the last rung has {after[-1].rounds} of {before[-1].rounds} rounds")
+        past = state.plan[number - 1].rounds if number else 0
+        time = _SHARE * max(0.0, self.budget.left())
+        if fitted := fit_rungs(state.plan[number:], state.eta, len(self.always), state.pace, time, past):
+            state.plan[number:] = fitted
+            for sentence in (*tell_rung(state, self.always, number), *tell_rounds(state)):
+                self.say(sentence)
         self._save()
-        return True
-
-    def _note(self, sentence: str) -> None:
-        self.state["notes"].append(sentence)
-        self.say(sentence)
+        return bool(fitted)
 
     def _save(self) -> None:
-        self.state["plan"] = [asdict(rung) for rung in self.plan]
-        write_json(self.folder / STATE, self.state)
+        self.state.write(self.folder / STATE)
 
-    def close(self) -> Choice:
-        """The choice, and the files that tell it; the last rung that can be judged decides."""
-        judged = find_judged_rung(self.state["rungs"])
-        vetoes = {} if judged is None else {entry["label"]: entry["veto"] for entry in judged["entries"]}
+    def close(self, notes: Sequence[str] = ()) -> Choice:
+        """The choice, and the files that tell it; the last rung that can be judged decides.
+
+        notes: more that is to be told. If nothing could be trained, that is an error, after all of it is written.
+        """
+        state = self.state
+        judged = find_judged_rung(state.rungs)
+        vetoes = {} if judged is None else {entry.label: entry.veto for entry in judged.entries}
         choice = self.criterion.choose(None if judged is None else Results.of(judged), vetoes)
-        if judged is not None and judged["judged_after"] < self.own.rounds:
-            after = f"Judged after {judged['judged_after']} of {self.own.rounds} rounds."
+        if choice.label and judged is not None and judged.judged_after < self.own.rounds:
+            after = f"Judged after {judged.judged_after} of {self.own.rounds} rounds."
             choice = replace(choice, sentence=f"{choice.sentence} {after}")
-        completed = sum(rung["status"] == "completed" for rung in self.state["rungs"])
-        over = completed < len(self.plan)
-        ended = f"the time was over in rung {completed + 1} of {len(self.plan)}; resume goes on" if over else ""
-        self.state |= {
-            "ended": ended,
-            "status": "out of time" if over else "completed",
-            "verdict": asdict(choice),
-            "table": tabulate(self.state["rungs"], self.always, self.criterion.signals),
-            "tuned": self.candidates[choice.label].tables(),
-        }
+        state.notes = [*self.notes, *state.remarks, *notes, *tell_cuts(state, self.always)]
+        state.ended = tell_end(state)
+        state.status = OUT_OF_TIME if state.ended else COMPLETED
+        state.verdict = asdict(choice)
+        state.table = tabulate(state.rungs, self.always, self.criterion.signals)
+        state.tuned = self.candidates[choice.label].tables() if choice.label else None
         self._save()
         self._summarise(judged)
+        adapted = choice.adapted if choice.adapted != choice.label else None
         self._write(TUNED, choice.label, choice.sentence)
-        if choice.adapted and choice.adapted != choice.label:
-            self._write(ADAPTED, choice.adapted, f"The best of those that adapt. {choice.sentence}")
-        else:
-            (self.folder / ADAPTED).unlink(missing_ok=True)
+        self._write(ADAPTED, adapted, f"The best of those that adapt. {choice.sentence}")
+        require(bool(choice.label), f"{choice.sentence[:1].lower()}{choice.sentence[1:]}")
         return choice
 
-    def _write(self, name: str, label: str, why: str) -> None:
+    def _write(self, name: str, label: str | None, why: str) -> None:
+        """Write a candidate as a file of its own; without one, leave no older file."""
+        if not label:
+            (self.folder / name).unlink(missing_ok=True)
+            return
         comment = f"# Written by fedmm tune: {label}.\n# {' '.join(why.split())}\n\n"
         with atomic_write(self.folder / name) as partial:
             partial.write_text(comment + write_toml(self.candidates[label].tables()), encoding="utf-8")
 
-    def _summarise(self, judged: Table | None) -> None:
+    def _summarise(self, judged: RungResult | None) -> None:
         """The folder as a comparison of the finalists, for reports."""
-        runs = [] if judged is None else [f"{judged['folder']}/{run}" for e in judged["entries"] for run in e["runs"]]
+        runs = [] if judged is None else [f"{judged.folder}/{run}" for entry in judged.entries for run in entry.runs]
         summaries = {run: summary for run in runs if (summary := read_summary(self.folder / run))}
-        summary = comparison_summary(
-            self.state["title"], self.state["status"], list(summaries.values()), list(summaries)
-        )
+        summary = comparison_summary(self.state.title, self.state.status, list(summaries.values()), list(summaries))
         write_json(self.folder / SUMMARY, summary)
 
 
-def _short(number: int) -> str:
-    """How a note begins that says what of a later rung does not fit into the budget."""
-    return f"{_SHORT} rung {number + 1}"
-
-
-def _outcome(rung: Table, kept: Sequence[str]) -> str:
-    vetoed = sum(bool(entry["veto"]) for entry in rung["entries"])
+def _outcome(rung: RungResult, kept: Sequence[str]) -> str:
+    vetoed = sum(bool(entry.veto) for entry in rung.entries)
     return f"{len(kept)} go on beside those that always do, first {', '.join(kept[:3])}; {vetoed} had a veto"

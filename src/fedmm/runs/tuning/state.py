@@ -1,52 +1,133 @@
-"""``tune.json``, all that is known of a tuning: its format, and how it is read again."""
+"""``tune.json``, all that is known of a tuning: what a rung came to, its format, and how it is read again."""
 
 from __future__ import annotations
 
 import json
-from dataclasses import astuple
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
+from fedmm.config.dataclass_io import build
 from fedmm.core.errors import FedmmError, require
-from fedmm.runs.tuning.halving import Pace, Rung, estimate_seconds
-
-if TYPE_CHECKING:
-    from fedmm.runs.tuning.criteria import Criterion
+from fedmm.core.files import write_json
+from fedmm.runs.tuning.halving import Pace, Rung
 
 STATE = "tune.json"
-FORMAT = "fedmm-tune-1"
-_KEYS = ("eta", "seeds", "candidates", "plan", "rungs", "field", "notes", "pace", "title")
+COMPLETED, OUT_OF_TIME = "completed", "out of time"
+_FORMAT = "fedmm-tune-1"
+
+Table = dict[str, Any]
 
 
-def read_state(path: Path, criterion: Criterion) -> dict[str, Any]:
-    """What a tuning left there, refused if it cannot be gone on with; criterion: what judges it."""
+@dataclass(frozen=True)
+class Entry:
+    """A candidate in a rung. runs: the folders of its runs, one a seed; signals: of each what was measured, by name.
+
+    diverged: how many did. veto: why it may not win, empty if it may. agreement: of its predictions, by name.
+    """
+
+    label: str
+    runs: Sequence[str]
+    signals: Sequence[Mapping[str, float]]
+    diverged: int
+    rank: float
+    veto: str
+    agreement: Mapping[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class RungResult:
+    """What a rung came to. judged_after: the round. order: the candidates by rank, the best first.
+
+    label_shift: as the source-only runs estimated it.
+    """
+
+    folder: str
+    rounds: int
+    judged_after: int
+    status: str
+    order: Sequence[str]
+    entries: Sequence[Entry] = ()
+    label_shift: Table | None = None
+
+
+@dataclass
+class TuningState:
+    """A tuning as it stands.
+
+    eta, seeds, candidates, metric: what was asked; signals: what judges. fingerprint: of the data, where it is known.
+    whole_plan: without a limit of time; plan: as it is carried out. competing: in the next rung, the best first.
+    remarks: on runs. What follows is of when it ended last. notes: what is to be said beside the verdict.
+    """
+
+    eta: int
+    seeds: int
+    candidates: Table
+    metric: str
+    signals: Sequence[str]
+    rounds: int
+    plan: list[Rung]
+    whole_plan: list[Rung]
+    competing: list[str]
+    title: str = ""
+    fingerprint: Mapping[str, Any] | None = None
+    pace: Pace | None = None
+    rungs: list[RungResult] = field(default_factory=list)
+    remarks: list[str] = field(default_factory=list)
+    status: str = "running"
+    notes: list[str] = field(default_factory=list)
+    ended: str = ""
+    verdict: Table | None = None
+    table: list[Table] = field(default_factory=list)
+    tuned: Table | None = None
+
+    @property
+    def all_diverged(self) -> bool:
+        """Whether all candidates of the last rung did, and would again."""
+        return bool(self.rungs) and all(entry.diverged for entry in self.rungs[-1].entries)
+
+    def write(self, path: Path) -> None:
+        """Write all of it."""
+        write_json(path, {"format": _FORMAT, **asdict(self)})
+
+
+def read_state(path: Path, metric: str, always: Sequence[str]) -> TuningState:
+    """What a tuning left there, refused if it cannot be gone on with.
+
+    metric: by which it is judged; always: the candidates that are in every rung then.
+    """
     try:
-        state = dict(json.loads(path.read_text(encoding="utf-8")))
-        require(state["format"] == FORMAT, f"{path} was written by another version of fedmm")
-        _read_through(state, criterion)
+        table = dict(json.loads(path.read_text(encoding="utf-8")))
+        state = _read(table) if table.pop("format") == _FORMAT else None
+        if state is not None and state.metric == metric:  # with another, it is refused for that
+            known = state.candidates.keys() & {*always}
+            require(all(known <= {*rung.order} for rung in state.rungs), "a rung lacks candidates")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:
         raise FedmmError(f"{path} is not a tuning that can be continued; use another folder") from problem
+    if state is None:
+        raise FedmmError(f"{path} was written by another version of fedmm")
     return state
 
 
-def _read_through(state: dict[str, Any], criterion: Criterion) -> None:
-    """Read all that a tuning goes on with, so that what is damaged shows before anything runs."""
-    from fedmm.runs.tuning.rung_results import Results, find_judged_rung, tabulate  # noqa: PLC0415 - loads torch
+def _read(table: Table) -> TuningState:
+    state = TuningState(**table)
+    lists = (state.plan, state.whole_plan, state.rungs, state.competing, state.remarks, state.notes)
+    words = [state.title, *state.competing, *state.remarks, *state.notes]
+    require(all(isinstance(each, list) for each in lists), "a list is missing")
+    require(all(isinstance(word, str) for word in words), "a word is missing")
+    require(0 < len(state.plan) >= len(state.rungs) and len(state.whole_plan) > 0, "rungs were not planned")
+    state.plan = [build(Rung, rung, "plan") for rung in table["plan"]]
+    state.whole_plan = [build(Rung, rung, "whole_plan") for rung in table["whole_plan"]]
+    state.pace = None if state.pace is None else build(Pace, table["pace"], "pace")
+    state.rungs = [_read_rung(rung) for rung in table["rungs"]]
+    return state
 
-    for key in _KEYS:
-        state[key]
-    rungs, planned = state["rungs"], [Rung(**rung) for rung in (*state["plan"], *(state.get("whole_plan") or ()))]
-    if state["pace"] is not None:
-        estimate_seconds(planned, 0, Pace(**state["pace"]))
-    counts = [count for rung in planned for count in astuple(rung)]
-    counts += [rung[key] for rung in rungs for key in ("rounds", "judged_after")]
-    words = [*state["field"], *state["notes"], *(word for rung in rungs for word in (rung["folder"], *rung["order"]))]
-    kinds = {type(count) for count in counts} <= {int} and {type(word) for word in words} <= {str}
-    if not (kinds and isinstance(rungs, list) and len(rungs) <= len(state["plan"])):
-        raise TypeError
-    if state.get("metric", "") != criterion.metric:
-        return  # it is judged by something else, which is told apart from damage
-    judged = find_judged_rung(rungs)
-    if judged is not None:
-        criterion.choose(Results.of(judged), {entry["label"]: entry["veto"] for entry in judged["entries"]})
-    tabulate(rungs, criterion.always, criterion.signals)
+
+def _read_rung(table: Table) -> RungResult:
+    entries, shift = [build(Entry, entry, "entry") for entry in table["entries"]], table["label_shift"]
+    plain = {key: value for key, value in table.items() if key not in ("entries", "label_shift")}
+    require(sorted(table["order"]) == sorted(entry.label for entry in entries), "the order is of other candidates")
+    require(all(len(entry.runs) == len(entry.signals) > 0 for entry in entries), "runs are missing")
+    require(shift is None or {"distance", "reliable", "notable"} <= shift.keys(), "the estimate lacks numbers")
+    return replace(build(RungResult, plain, "rung"), entries=entries, label_shift=shift)

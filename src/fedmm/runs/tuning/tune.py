@@ -24,8 +24,8 @@ from fedmm.runs.sweep import require_stackable
 from fedmm.runs.tuning.candidates import TUNE, derive_candidates, derive_labelled_candidates
 from fedmm.runs.tuning.criteria import ByTarget, ByValidation, Criterion, metric_of, notes_on_rows, require_measured
 from fedmm.runs.tuning.halving import Budget
-from fedmm.runs.tuning.rungs import Halving, Table
-from fedmm.runs.tuning.state import STATE
+from fedmm.runs.tuning.rungs import Halving
+from fedmm.runs.tuning.state import STATE, Table
 from fedmm.training.fingerprint import fingerprint_pair
 
 _MOST_SEEDS = 100
@@ -87,6 +87,8 @@ def tune(
     resume: go on with a tuning in that folder. say: told what is going on. title: of reports.
     """
     tables, name = _read(experiment)
+    require(out is None or isinstance(out, str | Path), f"out must be the name of a folder, not {out!r:.60}")
+    require(callable(say), f"say must be a function that takes a line of text, not {say!r:.60}")
     require_limits(seeds, minutes, eta)
     named = not isinstance(objectives, str) and all(isinstance(each, str) for each in objectives)
     require(named, f"objectives must be a list of names such as ['dann', 'cdan'], not {objectives!r}")
@@ -102,7 +104,7 @@ def tune(
     with tempfile.TemporaryDirectory() if out is None else nullcontext(out) as folder:
         halving = Halving(candidates, Path(folder), seeds, eta, budget, progress=progress, say=say, criterion=criterion)
         with claim_folder(halving.folder, STATE, overwrite=overwrite, resume=resume) as going_on:
-            halving.open(title or name, resume=going_on, notes=notes, rows=fingerprint_pair(pair))
+            halving.open(title or name, resume=going_on, notes=notes, fingerprint=fingerprint_pair(pair))
             halving.run()
             choice = halving.close()
     return Tuning(
@@ -110,8 +112,8 @@ def tune(
         choice.label,
         choice.sentence,
         candidates[choice.adapted] if choice.adapted else None,
-        halving.state["table"],
-        [*halving.state["notes"], *filter(None, [halving.state["ended"]])],
+        halving.state.table,
+        [*halving.state.notes, *filter(None, [halving.state.ended])],
         None if out is None else Path(out),
     )
 

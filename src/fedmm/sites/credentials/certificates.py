@@ -102,7 +102,7 @@ def issue_certificates(keys: Path, authority: Path) -> list[Path]:
 def _client_certificate(folder: Path, public: Path) -> bytes:
     key = serialization.load_ssh_public_key(public.read_bytes())
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise FedmmError(f"{public} is not a key as `fedmm deploy key` makes it (ECDSA)")
+        raise FedmmError(f"{public} is not an ECDSA key such as `fedmm deploy key` makes")
     try:
         issuer, signing = _load_authority(folder)
     except (OSError, ValueError, TypeError) as problem:
@@ -151,8 +151,8 @@ def _load_pair(context: ssl.SSLContext, certificate: Path, private: ec.EllipticC
             context.load_cert_chain(certificate, file, password)
         except ssl.SSLError as problem:
             raise FedmmError(
-                f"superlink.client_certificate is not for superlink.key: {certificate}; the coordinator makes it of "
-                "the key's .pub by `fedmm deploy certify`"
+                f"superlink.client_certificate does not match superlink.key: {certificate}; the coordinator makes it "
+                "from the key's .pub with `fedmm deploy certify`"
             ) from problem
 
 
@@ -201,7 +201,7 @@ def _read_authority(folder: Path) -> tuple[x509.Name, Any]:
     except (OSError, ValueError, TypeError) as problem:
         raise FedmmError(
             f"{folder} has {AUTHORITY} but not {CERTIFICATE} and {KEY}, and no {AUTHORITY_KEY} that could sign them; "
-            f"put them there, or take {AUTHORITY} away for a new authority"
+            f"add them, or remove {AUTHORITY} to create a new authority"
         ) from problem
 
 

@@ -72,7 +72,7 @@ class SiteInvitation:
         if self.key:
             table["key"] = self.key.decode()
         secret = "# It holds the site's private key: whoever reads it can take the site's place.\n" if self.key else ""
-        return f"# For the site alone: `fedmm deploy join THIS-FILE`.\n{secret}{write_toml({SECTION: table})}"
+        return f"# Only for the site: `fedmm deploy join THIS-FILE`.\n{secret}{write_toml({SECTION: table})}"
 
 
 def read_invitation(file: Path) -> SiteInvitation:
@@ -91,7 +91,7 @@ def _check_invitation(table: Mapping[str, Any]) -> SiteInvitation:
     version = table.get("version")
     require(
         type(version) is int and version == VERSION,
-        f"the invitation's version must be {VERSION}, not {version!r}; is it of another fedmm?",
+        f"the invitation's version must be {VERSION}, not {version!r}; was it made by another version of fedmm?",
     )
     for key in _NEEDED:
         require(key in table, f"the invitation has no {key}")
@@ -113,7 +113,7 @@ def _check_invitation(table: Mapping[str, Any]) -> SiteInvitation:
     )
     require(
         same_fingerprint(table["fingerprint"], invitation.fingerprint),
-        f"the invitation was changed on its way: its fingerprint is {invitation.fingerprint}, and it says another",
+        f"the invitation was changed in transit: its fingerprint is {invitation.fingerprint}, not the one it states",
     )
     return invitation
 
@@ -128,8 +128,8 @@ def require_name(name: str) -> None:
     """Raise FedmmError if a name is unfit for a site and the files of its keys on any machine."""
     require(
         _NAME.fullmatch(name) is not None and name.lower() != COORDINATOR,
-        f"a site that is invited is named in letters, digits, - and _, at most 63 and not {COORDINATOR!r}; it cannot "
-        f"be {name[:80]!r}",
+        f"an invited site's name must be at most 63 letters, digits, - and _, and not {COORDINATOR!r}; it cannot be "
+        f"{name[:80]!r}",
     )
 
 
@@ -191,13 +191,13 @@ def join(
         folder / f"{name}.pub": (public, 0o644),
         out: (text.encode(), 0o644),
     }
-    require(len({*shared, *own}) == 5, f"{out} cannot be the site's file too; name another with --out")
+    require(len({*shared, *own}) == 5, f"{out} is the name of another of the site's files; choose another with --out")
     _write(shared, own)
     say(f"wrote {out}, {folder / AUTHORITY}, {folder / COORDINATOR_FILE} and the key {folder / name}")
-    say(f"fingerprint of the invitation: {invitation.fingerprint}; ask the coordinator on the phone if it is the same")
+    say(f"fingerprint of the invitation: {invitation.fingerprint}; compare it with the coordinator's over the phone")
     if not invitation.key:
         say(f"fingerprint of the site's key: {describe_key(public)}")
-        say(f"send {folder / name}.pub to the coordinator, which is this line:")
+        say(f"send {folder / name}.pub to the coordinator; it holds this line:")
         say(public.decode().rstrip())
     say(f"then `fedmm deploy site {out}` runs the site")
 
@@ -234,7 +234,7 @@ def _write(shared: Mapping[Path, bytes], own: Mapping[Path, tuple[bytes, int]]) 
         for path, content in shared.items():
             require(
                 not path.exists() or path.read_bytes() == content,
-                f"{path} already exists and belongs to another federation; join in another folder",
+                f"{path} already exists and belongs to another federation; join from another folder",
             )
         for folder in {path.parent for path in own}:
             folder.mkdir(parents=True, exist_ok=True)

@@ -25,12 +25,12 @@ except ModuleNotFoundError:
 def make_node_key(path: Path) -> None:
     """Create a node's key in OpenSSH format, and ``.pub`` beside it; an existing one is kept."""
     named = path.name != "" and path.name.isprintable() and is_name(path.name + ".pub")
-    require(named, f"{str(path)!r} names no file for a key; it is named as the site, in letters, digits and dashes")
+    require(named, f"{str(path)!r} cannot be a key file; name it after the site, in letters, digits and dashes")
     public = path.with_name(path.name + ".pub")
     try:
         if path.is_file() and public.is_file():
             return
-        require(not path.exists(), f"{path} is there and no key with its .pub beside it; choose another name")
+        require(not path.exists(), f"{path} exists but is not a key with its .pub beside it; choose another name")
         path.parent.mkdir(parents=True, exist_ok=True)
         private, line = generate_node_key(path.name)
         write_credential(path, private, 0o600, overwrite=True)
@@ -63,9 +63,9 @@ def parse_public_key(content: bytes, what: str) -> ec.EllipticCurvePublicKey:
     try:
         key = serialization.load_ssh_public_key(content)
     except (ValueError, UnsupportedAlgorithm) as problem:
-        raise FedmmError(f"{what} is not a public key in OpenSSH's form (ECDSA)") from problem
+        raise FedmmError(f"{what} is not a public key in OpenSSH format (ECDSA)") from problem
     if not isinstance(key, ec.EllipticCurvePublicKey) or not isinstance(key.curve, ec.SECP384R1):
-        raise FedmmError(f"{what} must be an ECDSA key of 384 bits, as `fedmm deploy join` makes it")
+        raise FedmmError(f"{what} must be an ECDSA key of 384 bits, such as `fedmm deploy join` makes")
     return key
 
 
@@ -74,7 +74,7 @@ def parse_private_key(content: bytes, what: str) -> tuple[bytes, ec.EllipticCurv
     try:
         key = serialization.load_ssh_private_key(content, None)
     except (ValueError, TypeError, UnsupportedAlgorithm) as problem:  # TypeError: one with a password
-        raise FedmmError(f"{what} is not a private key in OpenSSH's form (ECDSA, no password)") from problem
+        raise FedmmError(f"{what} is not a private key in OpenSSH format (ECDSA, no password)") from problem
     if not isinstance(key, ec.EllipticCurvePrivateKey) or not isinstance(key.curve, ec.SECP384R1):
         raise FedmmError(f"{what} must be an ECDSA key of 384 bits")
     return _private_text(key), key.public_key()
@@ -90,7 +90,7 @@ def read_node_key(path: Path, what: str) -> ec.EllipticCurvePrivateKey:
         key = None
     if not isinstance(key, ec.EllipticCurvePrivateKey):
         raise FedmmError(
-            f"{what} is not a private key as `fedmm deploy key` makes it (ECDSA, OpenSSH's form, no password): {path}"
+            f"{what} is not a private key such as `fedmm deploy key` makes (ECDSA, OpenSSH format, no password): {path}"
         )
     return key
 
@@ -109,7 +109,7 @@ def verifier(path: Path, what: str) -> Callable[[bytes, bytes], bool]:
     except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, ec.EllipticCurvePublicKey):
-        raise FedmmError(f"{what} is not a public key in OpenSSH's form (ECDSA): {path}")
+        raise FedmmError(f"{what} is not a public key in OpenSSH format (ECDSA): {path}")
 
     def verify(signature: bytes, text: bytes) -> bool:
         try:
@@ -128,7 +128,7 @@ def public_keys(folder: Path) -> dict[str, bytes]:
         try:
             key = serialization.load_ssh_public_key(path.read_bytes())
         except (OSError, ValueError, UnsupportedAlgorithm) as problem:
-            raise FedmmError(f"{path} is not a public key in OpenSSH's form") from problem
+            raise FedmmError(f"{path} is not a public key in OpenSSH format") from problem
         keys[path.name.removesuffix(".pub")] = key.public_bytes(
             serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
         )

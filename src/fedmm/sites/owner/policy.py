@@ -46,7 +46,7 @@ class Asked:
 
 def read_asked(text: object) -> Asked:
     """Read and check the server's experiment; nothing in it is loaded, built or imported."""
-    permit(isinstance(text, str), "the server did not say which run of what this is")
+    permit(isinstance(text, str), "the server did not send an experiment")
     permit(len(str(text)) <= LONGEST, f"the server's experiment has over {LONGEST} characters")
     try:
         experiment = deployed_experiment(parse_toml(str(text), "the server's experiment"))
@@ -82,12 +82,12 @@ def read_plan(text: object, experiment: Experiment, site: str) -> RunPlan:
         table = json.loads(str(text))
     except (ValueError, RecursionError):
         table = None
-    permit(isinstance(table, dict), "the server's plan is not a table in JSON")
+    permit(isinstance(table, dict), "the server's plan is not a JSON table")
     numbers = [table.get("alpha"), table.get("input_mean"), table.get("odds") or 0.0]
     permit(all(map(_is_finite, numbers)), "the alpha, input_mean and odds of the server's plan must be finite numbers")
     names = [table.get("clients"), table.get("listed")]
     right = all(isinstance(listed, list) and all(isinstance(name, str) for name in listed) for listed in names)
-    permit(right and site in names[1], f"the server's plan must name its sites, and {site!r} of them")
+    permit(right and site in names[1], f"the server's plan must list its sites, including {site!r}")
     algorithm = (
         choose(ALGORITHMS, table["algorithm"], "algorithm") if isinstance(table.get("algorithm"), dict) else None
     )
@@ -95,14 +95,14 @@ def read_plan(text: object, experiment: Experiment, site: str) -> RunPlan:
     if algorithm is None or not any(_is_close(as_table(algorithm), table) for table in allowed):
         raise NotAllowed("the algorithm of the server's plan is neither the experiment's nor one that its guard allows")
     encoding = table.get("encoding", "")
-    permit(isinstance(encoding, str), "the encoding of the server's plan must be a text")
+    permit(isinstance(encoding, str), "the encoding of the server's plan must be text")
     alpha, mean = float(numbers[0]), float(numbers[1])
     shares = table.get("class_shares")
     told = isinstance(shares, list) and all(_is_finite(share) and 0 <= share <= 1 for share in shares)
     permit(
         told if experiment.objective.needs_class_shares else shares is None,
-        f"the class_shares of the server's plan must be numbers between 0 and 1 where {experiment.objective.name} "
-        "needs them",
+        f"the class_shares of the server's plan must be numbers between 0 and 1 if {experiment.objective.name} needs "
+        "them, and absent if not",
     )
     odds = None if shares is None else tuple(map(float, shares))
     return RunPlan(algorithm, alpha, mean, tuple(names[0]), tuple(names[1]), table.get("odds"), encoding, odds)
@@ -146,7 +146,7 @@ def require_run_name(name: object) -> None:
     """Raise NotAllowed for a run name that is unfit for a folder or a line of a log."""
     permit(
         isinstance(name, str) and _RUN.fullmatch(name) is not None and not name.startswith("."),
-        "the server did not say which run this is by a name of at most 100 printable characters",
+        "the server must name the run in 1 to 100 printable characters, the first not a dot",
     )
 
 
@@ -188,8 +188,8 @@ def _require_noise(policy: PolicySection, kind: str, experiment: Experiment) -> 
     if policy.max_epsilon < math.inf:
         permit(
             private and kind in (INTRODUCE, TRAIN, CONFIRM, OPEN),
-            f"this site's policy.max_epsilon is {policy.max_epsilon:g}, and what is asked for carries no noise: its "
-            "epsilon is infinite",
+            f"this site's policy.max_epsilon is {policy.max_epsilon:g}, but the answer would carry no noise, so its "
+            "epsilon would be infinite",
         )
 
 
@@ -208,7 +208,7 @@ def require_steps_kept(policy: PolicySection, c: Coefficients) -> None:
     permit(
         float(forgotten.max()) <= 1 / policy.min_local_steps,
         "learning rate times penalties is so large that the last local step alone would be sent; this site's "
-        f"policy.min_local_steps is {policy.min_local_steps}, which takes at most 1/{policy.min_local_steps}",
+        f"policy.min_local_steps is {policy.min_local_steps}, which allows at most 1/{policy.min_local_steps}",
     )
 
 

@@ -1,4 +1,4 @@
-"""Whether source rows are dealt as they were when a model was trained."""
+"""Whether rows are those, dealt as they were, when a model was trained."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 from fedmm.data.datasets.moons import Moons
 from fedmm.data.domains import DomainPair, Labelled
-from fedmm.training.fingerprint import fingerprint_split, same_split
+from fedmm.training.fingerprint import SOURCE_PARTS, TRAINED_AND_CHOSEN_BY, fingerprint_pair, same_data
 
 
 @pytest.fixture
@@ -23,14 +23,14 @@ def with_inputs(pair: DomainPair, x: torch.Tensor) -> DomainPair:
 
 
 def same(one: DomainPair, other: DomainPair) -> bool:
-    return same_split(json.loads(json.dumps(fingerprint_split(one))), fingerprint_split(other))
+    return same_data(json.loads(json.dumps(fingerprint_pair(one))), fingerprint_pair(other), SOURCE_PARTS)
 
 
 def test_rounding_is_no_change(pair: DomainPair) -> None:
     x = pair.source_test.x
     noise = 1.0 + 1e-6 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     assert same(pair, pair)
-    assert json.loads(json.dumps(fingerprint_split(pair))) == fingerprint_split(pair)
+    assert json.loads(json.dumps(fingerprint_pair(pair))) == fingerprint_pair(pair)
     assert same(pair, with_inputs(pair, x * noise))
 
 
@@ -60,12 +60,21 @@ def test_parts_without_rows_are_compared_and_so_are_pictures(pair: DomainPair) -
     assert not same(with_inputs(pair, pictures), with_inputs(pair, pictures.flip(0)))
 
 
-@pytest.mark.parametrize("damaged", [{}, {"rows": 1}, {"rows": {}, "classes": "", "inputs": {}}, [1], "x"])
-def test_what_is_no_fingerprint_is_of_no_split(pair: DomainPair, damaged: object) -> None:
-    assert not same_split(damaged, fingerprint_split(pair))  # type: ignore[arg-type]
+@pytest.mark.parametrize("damaged", [{}, {"source": 1}, {"source": {}}, [1], "x"])
+def test_what_is_no_fingerprint_is_of_no_rows(pair: DomainPair, damaged: object) -> None:
+    assert not same_data(damaged, fingerprint_pair(pair), SOURCE_PARTS)  # type: ignore[arg-type]
 
 
-@pytest.mark.parametrize("inputs", [{}, {"train": 1}, {"train": [], "test": [], "aside": []}, None])
-def test_damaged_sums_are_of_no_split(pair: DomainPair, inputs: object) -> None:
-    own = fingerprint_split(pair)
-    assert not same_split({**own, "inputs": inputs}, own)
+@pytest.mark.parametrize("inputs", [[], 1, [1.0], ["a", "b"], None])
+def test_damaged_sums_are_of_no_rows(pair: DomainPair, inputs: object) -> None:
+    own = fingerprint_pair(pair)
+    assert not same_data({**own, "source": {**own["source"], "inputs": inputs}}, own, SOURCE_PARTS)
+
+
+def test_other_inputs_of_the_target_are_a_change_and_its_labels_are_not_looked_at(pair: DomainPair) -> None:
+    one = fingerprint_pair(pair)
+    relabelled = fingerprint_pair(replace(pair, target=Labelled(pair.target.x, 1 - pair.target.y)))
+    assert relabelled == one
+    moved = fingerprint_pair(replace(pair, target=Labelled(pair.target.x + 1.0, pair.target.y)))
+    assert not same_data(moved, one, TRAINED_AND_CHOSEN_BY)
+    assert same_data(moved, one, SOURCE_PARTS)
