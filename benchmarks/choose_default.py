@@ -34,7 +34,7 @@ from common import processor, typed_command
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.toml import read_tables
 from fedmm.runs.build import DataCache, prepare
-from fedmm.training.batched import StackRun, StackSettings
+from fedmm.training.batched import StackRun
 from fedmm.training.stack_settings import choose_settings
 
 HERE = Path(__file__).parent
@@ -107,8 +107,7 @@ def listed_runs(
 def run_panel(listed: list[tuple[str, Experiment]], options: argparse.Namespace, cache: DataCache) -> StackRun:
     """Train all runs of a panel as one stack to their last round."""
     adaptations = [prepare(each, cache) for _, each in listed]
-    on_cpu = options.device == "cpu"
-    settings = StackSettings(looped=True) if on_cpu else choose_settings(adaptations, options.precision).settings
+    settings = choose_settings(adaptations, options.precision, threads=1).settings
     stack = StackRun(adaptations, options.precision, settings)
     rounds, every = listed[0][1].run.rounds, listed[0][1].run.evaluate_every
     while stack.engine.round < rounds:

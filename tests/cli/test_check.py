@@ -144,7 +144,7 @@ def test_columns_of_a_table_by_their_names(command: Command, tmp_path: Path) -> 
     assert [client["name"] for client in found["clients"]] == ["a", "b", "c"]
     told = warnings(found)
     assert any(each.startswith("column 'code' alone predicts the class of 100%") for each in told)
-    assert any("in every training row, of no use: same" in each for each in told)
+    assert any("in every training row, so useless: same" in each for each in told)
     assert any("like an id: patient" in each for each in told)
     assert any(each["text"].startswith("no target labels") for each in found["findings"])
 

@@ -1,4 +1,4 @@
-"""The server's side of a deployed run: sites introduce themselves, rounds run, and every round is on disk."""
+"""The server's side of a deployed run: sites introduce themselves, rounds run, and every round is saved."""
 
 from __future__ import annotations
 
@@ -67,11 +67,11 @@ from fedmm.training.privacy import require_nothing_learnt
 from fedmm.training.snapshots import ResumePoint
 
 _LONGER = 10.0
-"""Seconds for which an invitation holds after its round's patience: so the round ends first, and says who was late."""
+"""Seconds that an invitation outlives its round's patience, so that the round ends first and says who was late."""
 
 
 def serve(grid: Grid, served: RunRequest) -> None:
-    """Run a federation over a grid; its folder is ``runs/NAME`` of the federation's."""
+    """Serve a run over a grid, in the folder ``runs/NAME`` of the federation; raise if it diverged."""
     with server_log(served.folder) as say, run_lock(served.folder):
         _, error = run_over_sites(grid, served, say)
         if error:
@@ -86,9 +86,9 @@ def run_over_sites(
     watching: Sequence[Callback] = (),
     encoding: TableInput | None = None,
 ) -> tuple[Summary, Diverged | None]:
-    """One run: its summary, and what diverged. watching: further callbacks.
+    """Run once over the sites; return the summary, and the error if the run diverged. watching: further callbacks.
 
-    encoding: how the sites' tables become rows, where they have agreed on it before the run.
+    encoding: how the sites' tables become rows, if they agreed on it before the run.
     """
     federation, folder = Federation(served.federation), served.folder
     require_private_keys(federation.certificates, federation.keys)
@@ -115,7 +115,7 @@ def run_over_sites(
 
 
 def open_roster(grid: Grid, served: RunRequest, names: Sequence[str], say: Say) -> Roster:
-    """A roster of these sites, whose keys it knows; its messages are signed where nodes have keys."""
+    """Return a roster of these sites with their public keys; it signs messages if the coordinator has a key."""
     federation = Federation(served.federation)
     plain_text = federation.in_plain_text
     signed = federation.coordinator.exists() and not plain_text
@@ -129,7 +129,7 @@ def open_roster(grid: Grid, served: RunRequest, names: Sequence[str], say: Say) 
 
 
 def introduce_run(name: str, experiment: str) -> Packed:
-    """The question who a site is and what it holds, in a run of an experiment."""
+    """Return the question who a site is and what it holds, for a run of an experiment."""
     return Packed({}, {"run": name, "experiment": experiment, "versions": json.dumps(versions())}, {})
 
 
@@ -138,13 +138,13 @@ def _domains(experiment: Experiment) -> Mapping[str, str]:
 
 
 def keep_every_round(experiment: Experiment) -> Experiment:
-    """The experiment with a checkpoint after every round; with noise in the updates, sites measure nothing."""
+    """Return the experiment with a checkpoint after every round; if updates carry noise, sites measure nothing."""
     probe_rows = 0 if experiment.terms.transmission.private else experiment.run.probe_rows
     return replace(experiment, run=replace(experiment.run, checkpoint_every=1, probe_rows=probe_rows))
 
 
 def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint | None:
-    """What a run goes on from; None if it had not finished a round. Another configuration is refused."""
+    """Return where a run continues, None if it has not finished a round; refuse another configuration."""
     if (folder / EXPERIMENT).exists():
         require_same_run(experiment, folder)
     require(
@@ -159,10 +159,10 @@ def _read_begun(experiment: Experiment, folder: Path, say: Say) -> ResumePoint |
 def standing_in(
     experiment: Experiment, names: list[str], infos: Mapping[str, SiteInfo], cache: DataCache
 ) -> Adaptation:
-    """The adaptation as a server sees it: a row of the right shape stands in for those at a site.
+    """Return the adaptation as the server sees it: a row of the right shape stands in for those at a site.
 
-    The server keeps the sums of each site's updates, so that a site whose disk was lost gets its state back; where it
-    sees masked sums alone, it has none to keep.
+    The server keeps the sums of each site's updates, so that a site that lost its disk gets its state back; with secure
+    aggregation it sees only sums over sites, so it keeps none.
     """
     run, device = experiment.run, experiment.run.torch_device
     for client in run.client_weights:
@@ -194,19 +194,19 @@ def standing_in(
         held_at=rows_held_at(pair),
         held_back={name: stand_in_row(infos[name], labelled=True) for name in names if infos[name].validation},
     )
-    if adaptation.account:  # sites are told the seed, and who takes part follows from it
+    if adaptation.account:  # sites know the seed, which decides who takes part
         adaptation.account = replace(adaptation.account, secret_sample=False)
     return adaptation
 
 
 def has_usual_bound(experiment: Experiment) -> bool:
-    """Whether updates that are far longer than usual are refused: if the experiment has no bound of its own."""
+    """Return whether unusually long updates are refused: not with a bound in [run], masked sums or shared noise."""
     terms = experiment.terms
     return not (terms.trusts_server or terms.secure_sum or terms.max_update_norm or terms.max_update_ratio)
 
 
 def describe_bound(experiment: Experiment) -> str:
-    """What bounds the length of an update in this run, in words."""
+    """Describe what bounds the length of an update in this run."""
     terms = experiment.terms
     if isinstance(terms.transmission, GaussianUpdate) and terms.trusts_server:
         clip = f"norm_min = {terms.transmission.norm_min:g}, norm_max = {terms.transmission.norm_max:g}"
@@ -223,9 +223,9 @@ def describe_bound(experiment: Experiment) -> str:
 
 @dataclass
 class _Engines:
-    """Flower engines by algorithm: a guard that goes on with calmer steps tells the sites of them.
+    """Makes a Flower engine for an algorithm, and another if a guard continues with smaller steps, to tell the sites.
 
-    The last one that was made also asks the sites to measure the server's model on their own rows.
+    The newest engine also asks the sites to evaluate the server's model on their own rows.
     """
 
     grid: Grid
@@ -250,7 +250,7 @@ class _Engines:
 
     @property
     def timings(self) -> Mapping[str, About]:
-        """What the sites said of their time in the last round."""
+        """The timings that the sites reported for the last round."""
         return self._last.strategy.timings if self._last else {}
 
     def _ask(self, kind: str, questions: Mapping[str, Packed]) -> Mapping[str, Packed]:
@@ -275,7 +275,7 @@ class _Engines:
         return self._last
 
     def _told(self, algorithm: Algorithm) -> dict[str, About]:
-        """What each site has to know beside the experiment; nothing of what another one holds."""
+        """Return what each site must know besides the experiment; of other sites' data, only values over all sites."""
         shared: dict[str, Any] = {
             "algorithm": as_table(algorithm),
             "clients": [client.name for client in self.adaptation.problem.clients],
@@ -319,7 +319,7 @@ def _run(
         summary = finish_run(files, known, adaptation, adapted, cache, {"name": "flower"})
         clients = {client_data.name: {"holds": client_data.domains} for client_data in adaptation.client_data}
         scores = _scores_of_sites(experiment, engines.measured, adapted.state.round)
-        if begun and begun[0].round == adapted.state.round:  # what sites measured of it, they did before
+        if begun and begun[0].round == adapted.state.round:  # sites measured this round before
             scores = before.get("clients", {})
         summary |= {"clients": {name: {**about, **scores.get(name, {})} for name, about in clients.items()}}
         files.summarise(summary)
@@ -333,11 +333,11 @@ def _run(
 
 
 def _scores_of_sites(experiment: Experiment, measured: SiteMetrics, round_: int) -> dict[str, dict[str, float]]:
-    """By site, how many labelled rows it keeps from training, and how many the model of a round predicts right.
+    """Return, by site, how many labelled rows it keeps from training, and how many of them a round's model gets right.
 
-    Of two classes also how many rows are of the second, and the AUROC with the error that its histogram leaves, where
-    the site tells counts of both. Empty where not all sites told their rows, and with masked sums, whose sites mean to
-    be known by sums alone.
+    With two classes, also how many are of the second, and the AUROC with the error that its histogram leaves, if the
+    site reports counts of both. Empty if not all sites reported their rows, and with masked sums, where only sums over
+    all sites are to be known.
     """
     asked_in, columns = measured.of_sites
     if asked_in != round_ or experiment.terms.secure_sum:

@@ -1,7 +1,7 @@
-"""``fedmm deploy run --tune`` at the server: candidates are runs over the sites, one after the other.
+"""``fedmm deploy run --tune`` at the server: candidates run over the sites, one after another.
 
-Every candidate is a run of its own, with a name of its own, so that the sites' policies, states, audit logs and counts
-apply to it as to any other. Before the first one, each site is asked whether its limits leave room for all of them.
+Every candidate is a separate run with its own name, so that the sites' policies, states, audit logs and counts apply to
+it as to any other run. Before the first one, each site is asked whether its limits leave room for all of them.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ from fedmm.training.checkpoints import FOLDER as CHECKPOINTS
 from fedmm.training.history import History, Row
 
 _AWAY = ("it did not answer", "its process ended")
-"""How refusals of sites that are away begin; they may be back in the next round."""
+"""The beginnings of refusals by sites that are away and may be back in the next round."""
 _SPENT = ("policy.max_rounds", "policy.max_questions")
-"""What refusals of sites that will answer no further run name."""
+"""The limits named in refusals by sites that will not answer any further run."""
 _PAUSE, _SAY_EVERY = 0.5, 30.0
 _ROUNDS_ARE_SECONDS = Pace(1.0, 0.0)
 _LONGEST_NAME = 80
 
 
 def plan_deployed(request: TuneRequest) -> tuple[dict[str, Experiment], Criterion]:
-    """The candidates of ``fedmm tune`` for an experiment whose rows are at sites, and what judges them."""
+    """Return the candidates of ``fedmm tune`` for an experiment whose rows are at sites, and their criterion."""
     given = deployed_experiment({section: table for section, table in request.tables.items() if section != TUNE})
     candidates, criterion = plan_tuning(with_stand_in(request.tables), given, request.objectives, request.metric)
     elsewhere = isinstance(given.data, RowsElsewhere)
@@ -67,7 +67,7 @@ def plan_deployed(request: TuneRequest) -> tuple[dict[str, Experiment], Criterio
 
 
 def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
-    """The experiment as given; what could not be tuned is refused before anything is submitted."""
+    """Return the experiment as given; refuse what cannot be tuned before anything is submitted."""
     require(
         len(name) <= _LONGEST_NAME,
         f"the name of a tuning must have at most {_LONGEST_NAME} characters, not {len(name)}",
@@ -93,9 +93,9 @@ def check_tuning(request: TuneRequest, name: str, min_sites: int) -> Experiment:
 def fit_to_rounds(
     plan: Sequence[Rung], eta: int, always: Sequence[str], pace_rounds: int, most: int | None
 ) -> tuple[list[Rung], str]:
-    """The rungs cut to the rounds that a site may be asked for, and what was left out, in words.
+    """Return the rungs cut to the rounds that a site may be asked for, and what was left out, in words.
 
-    always: the candidates that are in every rung. pace_rounds: what is asked for before the first one.
+    always: the candidates in every rung. pace_rounds: the rounds asked for before the first rung.
     """
     if most is None:
         return list(plan), ""
@@ -113,17 +113,17 @@ def fit_to_rounds(
 
 
 def _count_pace(request: TuneRequest, plan: Sequence[Rung], always: Sequence[str]) -> int:
-    """The rounds that a site is asked for to time them, where the time is limited."""
+    """Return the rounds that a site is asked for just to time them, if the time is limited."""
     return 0 if request.minutes is None else len(always) * count_pace_rounds(plan)
 
 
 def _count_rounds(plan: Sequence[Rung], always: Sequence[str]) -> int:
-    """What rungs ask of every site."""
+    """Return the rounds that rungs ask of every site."""
     return sum(_runs(rung, len(always)) * rung.rounds for rung in plan)
 
 
 def serve_tuning(grid: Grid, served: RunRequest) -> None:
-    """Run a tuning over a grid; its folder is ``runs/NAME/tuning`` of the federation's."""
+    """Run a tuning over a grid, in the folder ``runs/NAME/tuning`` of the federation."""
     with server_log(served.folder) as say, run_lock(served.folder):
         SiteTuning(grid, served, say).run()
 
@@ -152,7 +152,7 @@ class SiteTuning:
         self._encoding: TableInput | None = None
 
     def run(self) -> None:
-        """The whole tuning, or what is left of it."""
+        """Run the whole tuning, or what is left of it."""
         with claim_folder(self.halving.folder, STATE, resume=self._served.resume) as resume:
             choice = self._run_rungs(resume)
         self._say(choice.sentence)
@@ -176,10 +176,10 @@ class SiteTuning:
         return halving.close(notes)
 
     def _leave_out_rungs(self, pace_rounds: int) -> str:
-        """Leave out the last rungs while sites would be asked for more rounds than they may be; which, in words.
+        """Drop the last rungs while sites would be asked for more than ``max_rounds``; return which, in words.
 
-        A tuning that was cut to fit into its time plans on what is left when it is resumed, beyond what was counted
-        first; what it has started was counted then.
+        A tuning that was cut to fit its time plans its remaining rungs anew when it is resumed, possibly beyond the
+        rounds counted at first; a rung that has started was counted then.
         """
         plan, done, most = self.halving.state.plan, len(self.halving.state.rungs), self.request.max_rounds
         planned = len(plan)
@@ -187,10 +187,10 @@ class SiteTuning:
             plan.pop()
         return "" if len(plan) == planned else f"to keep to {most} rounds rung {len(plan) + 1} was not started"
 
-    # What it takes of a site ------------------------------------------------------------------------------------------
+    # Rounds and questions ---------------------------------------------------------------------------------------------
 
     def _count_left(self) -> tuple[int, int]:
-        """Rounds and questions that every site will be asked for at most, without those that are answered."""
+        """Return the most rounds and questions that every site will still be asked for."""
         halving, plan = self.halving, self.halving.state.plan
         done = len(halving.state.rungs)
         counted = [self._count(rung, _runs(rung, len(halving.always))) for rung in plan[done:]]
@@ -200,17 +200,17 @@ class SiteTuning:
         return rounds, questions + 1 + has_tables(self._own)
 
     def _count(self, rung: Rung, runs: int) -> tuple[int, int]:
-        """Rounds and questions of so many runs. With ``participation`` below 1, as many as are to be expected."""
+        """Return the rounds and questions of this many runs; with ``participation`` below 1, the expected ones."""
         asked = math.ceil(rung.rounds * self._own.terms.participation)
         every = min(evaluate_every(candidate.run, rung.rounds) for candidate in self.halving.candidates.values())
         per_round = 3 if self._own.terms.secure_sum else 1
         data = self._own.data
-        in_bins = isinstance(data, RowsElsewhere) and len(data.classes) == 2  # may be asked for again, finer
+        in_bins = isinstance(data, RowsElsewhere) and len(data.classes) == 2  # may be asked for again in finer bins
         per_evaluation = MOST_COUNTS if in_bins else 1
         return runs * asked, runs * (1 + per_round * asked + per_evaluation * math.ceil(rung.rounds / every))
 
     def _agree(self, rounds: int, questions: int) -> None:
-        """Ask every site whether its owner's limits leave room; the tuning is refused if one does not."""
+        """Ask every site whether its owner's limits leave room; refuse the tuning if those of one do not."""
         served, listed = self._served, list(listed_sites(self._own))
         self._say(f"asking {', '.join(listed)} for at most {rounds} rounds and {questions} questions each")
         roster = open_roster(self._grid, served, listed, self._say)
@@ -245,7 +245,7 @@ class SiteTuning:
             )
 
     def _note_rows(self, name: str, packed: Packed) -> str:
-        """Note whether a site keeps rows to measure on; why what it says cannot be read, or empty."""
+        """Note whether a site keeps rows to measure on; return why its answer cannot be read, empty if it can."""
         try:
             self._rows_aside |= keeps_rows(packed)
         except Malformed as problem:
@@ -255,8 +255,8 @@ class SiteTuning:
     # Runs -------------------------------------------------------------------------------------------------------------
 
     def _run_rung(self, experiments: Sequence[Experiment], folder: Path, *, title: str, **options: Any) -> Summary:
-        """Runs of a rung, one after the other, in place of a sweep; those that are finished are not run again."""
-        if not folder.name.startswith("rung-"):  # how long a round takes
+        """Run the runs of a rung one after another, in place of a sweep; skip those that are finished."""
+        if not folder.name.startswith("rung-"):  # only timing a round
             one = Rung(experiments[0].run.rounds, 0, 1)
             self._agree(*self._count(one, len(experiments)))
         elif not self._agreed:
@@ -304,12 +304,12 @@ class SiteTuning:
         self._say(f"{place}: {summary['status']}{why}, {summary['rounds']} rounds in {seconds:.0f} s{self._estimate()}")
         if summary["status"] != "interrupted":
             shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
-            summary |= {"seconds": seconds}  # with what sites measured and the way there: time is planned by it
+            summary |= {"seconds": seconds}  # with evaluations and transfers, to plan by
             write_json(folder / SUMMARY, summary)
         return summary
 
     def _estimate(self) -> str:
-        """How long the rest will take, as far as it is known."""
+        """Say how long the rest will take, if that can be estimated."""
         pace = self.halving.state.pace
         if pace is None or not self._agreed:
             return ""
@@ -319,7 +319,7 @@ class SiteTuning:
 
 @dataclass(frozen=True)
 class _CandidateRun(RunRequest):
-    """A run of a tuning, whose folder is within the tuning's."""
+    """A run of a tuning, with its folder inside the tuning's."""
 
     at: Path = Path()
 
@@ -329,9 +329,9 @@ class _CandidateRun(RunRequest):
 
 
 class _Watch(Callback):
-    """Says how far a run is, ends it when the time is over, and gives a candidate up that a site does not take.
+    """Reports a run's progress, ends it when the time is over, and gives up a candidate that a site refuses.
 
-    measured: whether the last round was.
+    measured: whether the last round has the metric that judges the candidate.
     """
 
     def __init__(self, place: str, rounds: int, budget: Budget, say: Say, judged_by: str) -> None:
@@ -370,6 +370,6 @@ def _runs(rung: Rung, always: int) -> int:
 
 
 def _read_finished(folder: Path) -> Summary | None:
-    """The summary of a run that has nothing left to do."""
+    """Return the summary of a run that completed or diverged, otherwise None."""
     summary = read_summary(folder)
     return summary if summary.get("status") in ("completed", "diverged") else None

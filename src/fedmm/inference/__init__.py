@@ -1,4 +1,4 @@
-"""Finished runs put to use: predictions, calibration, evaluation, export."""
+"""Use finished runs: predict, calibrate, evaluate and export."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Probabilities to trust, and a threshold that finds a stated share of the second class, by labelled rows."""
+"""Calibrate probabilities on labelled rows, and choose a threshold for a given recall of the second class."""
 
 from __future__ import annotations
 
@@ -18,18 +18,18 @@ from fedmm.inference.predict import calibrated_logits, predict_rows
 _FEWEST_ROWS = 20
 _STEPS, _HALVINGS = 100, 50
 _ROUNDING = 1e-5
-"""By which share a threshold is below the score that it is to find: some eighty roundings of float32, since batches of
-another size, and other programs, compute the same score a little differently."""
+"""Relative margin of a threshold below the score that it must find: about eighty float32 roundings, since other batch
+sizes and other programs compute the same score slightly differently."""
 
 
 @dataclass(frozen=True)
 class Calibration:
-    """Logits are divided by ``temperature``; with two classes the log odds of the second then have ``bias`` added.
+    """Divides logits by ``temperature`` and, with two classes, then adds ``bias`` to the log odds of the second.
 
-    rows: on how many it was fitted. nll: their mean -log p_y before and after, in nats.
-    log_odds_threshold: the log odds, calibrated, from which on the second is predicted; None for the likeliest class.
-    recall, recall_interval: the share of the rows of the second class that the threshold finds, with its 95 % interval;
-        precision: of those it calls, the share that are. None without a threshold.
+    rows: the number of rows of the fit. nll: their mean -log p_y before and after, in nats.
+    log_odds_threshold: the calibrated log odds from which on the second class is predicted; None for the likeliest.
+    recall, recall_interval: the share of the second class's rows that the threshold finds, with its 95 % interval;
+        precision: the share of the rows it predicts as the second class that are. None without a threshold.
     """
 
     temperature: float
@@ -42,7 +42,7 @@ class Calibration:
     bias: float = 0.0
 
     def describe(self, data: str, class_name: str) -> list[str]:
-        """What was fitted, in sentences; they hold for rows like those."""
+        """Describe the fit in sentences; data, class_name: the names of the rows and of the second class."""
         fit = f"temperature {self.temperature:.3g}" + (f", bias {self.bias:+.3g}" if self.bias else "")
         said = [
             f"probabilities are calibrated on {self.rows} rows of {data}: {fit}, NLL "
@@ -58,9 +58,9 @@ class Calibration:
 
 
 def calibrate(run: FinishedRun, rows: RowStream, recall: float | None = None) -> tuple[FinishedRun, Calibration]:
-    """The run with calibrated probabilities, and how: by labelled rows that it was not trained on.
+    """Return the run with calibrated probabilities, and the fit; rows: labelled rows that it was not trained on.
 
-    recall: predict the second of two classes wherever that finds at least this share of its rows, and no more often.
+    recall: predict the second of two classes from the highest threshold that finds at least this share of its rows.
     """
     labels, logits = [], []
     for part in rows.parts:
@@ -88,14 +88,14 @@ def calibrate(run: FinishedRun, rows: RowStream, recall: float | None = None) ->
 
 
 def fit_platt(y: Tensor, s: Tensor) -> tuple[float, float]:
-    """T > 0 and b for which sigmoid(s / T + b) has the smallest mean cross entropy (Platt 1999).
+    """Return T > 0 and b that minimise the mean cross entropy of sigmoid(s / T + b) (Platt 1999).
 
-    y: 0 or 1 ``[rows]``, with rows of both; s: the log odds of class 1, float64 ``[rows]``. A temperature alone would
-    leave scores with the wrong share of class 1, as of :class:`~fedmm.AUC` or class weights. Targets and bounds of T
-    are those of :func:`fit_temperature`.
+    y: 0 or 1 ``[rows]``, with rows of both; s: the log odds of class 1, float64 ``[rows]``. A temperature alone could
+    not correct a wrong share of class 1, as of :class:`~fedmm.AUC` or class weights. Targets and bounds of T are those
+    of :func:`fit_temperature`.
 
-    The loss is convex in 1 / T and b. For each T the best b makes the mean probability that of the targets, and the
-    sign of the derivative in 1 / T at that b tells the side.
+    The loss is convex in (1 / T, b). For each T, the best b makes the mean probability equal to the mean target; the
+    sign of the derivative in 1 / T at that b tells on which side the optimum lies.
     """
     e = 1.0 / (len(y) + 2.0)
     targets = e + (1.0 - 2.0 * e) * y.double()
@@ -123,12 +123,12 @@ def fit_platt(y: Tensor, s: Tensor) -> tuple[float, float]:
 
 
 def fit_temperature(y: Tensor, logits: Tensor) -> float:
-    """T > 0 that makes the mean cross entropy of softmax(logits / T) smallest (Guo et al. 2017).
+    """Return T > 0 that minimises the mean cross entropy of softmax(logits / T) (Guo et al. 2017).
 
-    y: int64 ``[rows]``; logits: float64 ``[rows, classes]``. As Platt (1999) has it, the targets are those of rows + 2,
-    so that T stays above 0 if every prediction is right; it is kept from 0.01 to 100.
+    y: int64 ``[rows]``; logits: float64 ``[rows, classes]``. As in Platt (1999), targets are smoothed, here to
+    1 - 1 / (rows + 2), so that T stays above 0 if every prediction is right; T is limited to 0.01 to 100.
 
-    The loss is convex in b = 1 / T, so that the sign of its derivative, mean of sum_k (p_k - t_k) l_k, tells the side.
+    The loss is convex in b = 1 / T; the sign of its derivative, the mean of sum_k (p_k - t_k) l_k, tells the side.
     """
     rows, classes = logits.shape
     e = 1.0 / (rows + 2.0)
@@ -148,9 +148,9 @@ def _nll(y: Tensor, logits: Tensor) -> float:
 
 
 def _with_threshold(fitted: Calibration, y: Tensor, odds: Tensor, recall: float, classes: int) -> Calibration:
-    """The highest threshold that finds the share ``recall`` of the rows of class 1, and what it does on these rows.
+    """Add the highest threshold that finds the share ``recall`` of class 1's rows, and its results on these rows.
 
-    odds: calibrated, of which float32 rounded (odds - bias) * temperature.
+    odds: the calibrated log odds; what float32 rounded is (odds - bias) * temperature.
     """
     require(classes == 2, f"a recall is chosen for two classes, not {classes}")
     require(0.0 < recall <= 1.0, f"the recall must be above 0 and at most 1, not {recall:g}")

@@ -1,4 +1,4 @@
-"""How good a run's model is on labelled rows: as a whole, by class, and whether its probabilities can be trusted."""
+"""Evaluate a run's model on labelled rows: overall, by class, and whether its probabilities can be trusted."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ _SHOWN = 5
 class Evaluation:
     """Scores on the rows whose class is known to the model.
 
-    left_out: how many others there are; unknown: those of them with a label, which is none of the model's classes;
+    left_out: the number of other rows; unknown: those of them with a label that is not one of the model's classes;
     strange: these labels. trained_on: how many of the rows were trained on, without their labels.
-    grouped: the scores of groups of the rows, where they were asked for.
+    grouped: the scores of groups of rows, if requested.
     """
 
     run: FinishedRun
@@ -42,10 +42,10 @@ class Evaluation:
     grouped: GroupedScores | None = None
 
     def table(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON and for the picture.
+        """Return everything as plain values, for JSON and for the figure.
 
-        ``accuracy`` is that of the rows whose class the model knows, ``accuracy_of_all`` that of all labelled rows: a
-        class that the model does not know is always wrong.
+        ``accuracy`` is over the rows whose class the model knows, ``accuracy_of_all`` over all labelled rows, where
+        rows of a class that the model does not know count as wrong.
         """
         labelled, hits = self.scores.rows + self.unknown, sum(row[k] for k, row in enumerate(self.scores.confusion))
         return {
@@ -74,13 +74,13 @@ class Evaluation:
 
 
 def require_own_evaluation(path: Path) -> None:
-    """Refuse a name that says another format, and to replace a file that holds anything but an evaluation."""
+    """Refuse a name that does not end in .json, and to replace a file that holds anything but an evaluation."""
     require(path.suffix.lower() == ".json", f"--out {path} must end in .json")
     require_replaceable(path, "--out", "an evaluation", lambda path: EVALUATION.encode() in path.read_bytes())
 
 
 def rows_named(run: FinishedRun, data: str, *, skip_bad: bool = False) -> RowStream:
-    """The rows of a file or folder, or of the run's own data set where ``data`` is one of the words for them."""
+    """Return the rows of a file or folder, or of the run's own data set if ``data`` is in ``OWN_ROWS``."""
     return open_own_rows(run, data) if data in OWN_ROWS else open_rows(run, Path(data), skip_bad=skip_bad)
 
 
@@ -94,10 +94,10 @@ def evaluate(
     max_fpr: float | None = None,
     on_rows: Callable[[int], None] = lambda rows: None,
 ) -> Evaluation:
-    """Score the model on rows with labels; ``on_rows`` is told how many more were predicted.
+    """Score the model on labelled rows; on_rows: called with the number of rows of each part once it is predicted.
 
-    group: also score the groups of rows that a column of a table says, or ``site`` those that hold the run's own rows.
-    max_fpr: with two classes, also measure the ROC curve up to this false positive rate.
+    group: also score groups of rows, by a column of a table or, for the run's own rows, by ``site``.
+    max_fpr: with two classes, also measure the partial area under the ROC curve up to this false positive rate.
     """
     groups = groups_in(run, data, group) if group else []
     grouped: list[str] = []
@@ -142,7 +142,7 @@ def evaluate(
 
 
 def _count_trained_on(run: FinishedRun) -> int:
-    """How many of the run's own test rows of the target it trained on, without their labels."""
+    """Return how many of the run's own target test rows it trained on, without their labels."""
     if not run.experiment.objective.adapts:
         return 0
     return count_trained_test_rows(run.experiment.data.load())

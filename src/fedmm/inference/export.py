@@ -1,4 +1,4 @@
-"""A run's model as one file for other programs: ONNX, TorchScript or safetensors, checked by loading it again."""
+"""Export a run's model as one file for other programs, in ONNX, TorchScript or safetensors, and verify the file."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ FORMAT = "fedmm-export-1"
 INPUT_NAME, OUTPUT_NAMES = "x", ("probabilities", "logits")
 _ROWS_CHECKED = 64
 _LARGEST_ONNX = 2_000_000_000
-"""Bytes; protobuf holds no more in one file."""
+"""Bytes; a protobuf file cannot hold more."""
 _ROUNDING = 2.0**-21
-"""By which share a threshold is below the probability it is to find, since the file's are float32."""
+"""Relative margin of a threshold below the probability that it must find, since the file computes in float32."""
 
 Probabilities = Callable[[Any], Tensor]
 
 
 class ExportedNetwork(nn.Module):
-    """From stored rows to class probabilities and logits: view, scaling of bytes, centring, features and task head.
+    """Maps stored rows to class probabilities and logits: view, scaling of bytes, centring, features and task head.
 
-    temperature, bias: of the run's calibration, as in :func:`~fedmm.inference.predict.calibrated_logits`.
+    temperature, bias: the run's calibration, as in :func:`~fedmm.inference.predict.calibrated_logits`.
     """
 
     def __init__(
@@ -62,14 +62,14 @@ class ExportedNetwork(nn.Module):
         self._temperature, self._bias = temperature, bias
 
     def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """``[rows, *stored]`` to two tensors ``[rows, classes]``."""
+        """Return probabilities and logits, each ``[rows, classes]``, of rows ``[rows, *stored]``."""
         logits = calibrated_logits(self.network(self._show(x)).logits, self._temperature, self._bias)
         return logits.softmax(dim=-1), logits
 
 
 @dataclass(frozen=True)
 class Format:
-    """How a model is written, read back, and how far its probabilities may be from the run's own."""
+    """How a model is written and read back, and how far its probabilities may differ from the run's own."""
 
     ending: str
     tolerance: float
@@ -79,7 +79,7 @@ class Format:
 
 @dataclass(frozen=True)
 class Exported:
-    """What was written: its description, the rows it was compared on, and the largest difference seen."""
+    """The file that was written: its description, the number of rows compared, and the largest difference found."""
 
     path: Path
     about: Mapping[str, Any]
@@ -89,9 +89,9 @@ class Exported:
 
 
 def export_model(run: FinishedRun, format: str, path: Path, *, overwrite: bool = False) -> Exported:
-    """Write the model as ``format``, load the file again and compare; a file that differs is not left behind.
+    """Write the model as ``format``, load the file again and compare; leave no file if its probabilities differ.
 
-    overwrite: replace a file that is there.
+    overwrite: replace an existing file.
     """
     one_of("--format", format, tuple(FORMATS))
     require(
@@ -121,7 +121,7 @@ def export_model(run: FinishedRun, format: str, path: Path, *, overwrite: bool =
 
 
 def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
-    """What stands in the file beside the model: what it takes, what it gives, where it comes from."""
+    """Return the metadata that the file holds besides the model: its inputs, outputs and origin."""
     about = {
         "format": FORMAT,
         "fedmm": __version__,
@@ -142,9 +142,9 @@ def describe(run: FinishedRun, rows: Tensor, format: str) -> dict[str, Any]:
 
 
 def _calibration(run: FinishedRun) -> dict[str, float | None]:
-    """What was fitted to the probabilities, which is inside; empty if nothing was.
+    """Return the calibration, whose temperature and bias the model applies itself; empty if it is uncalibrated.
 
-    threshold: the probability from which on the second of two classes is predicted, which the reader has to compare.
+    threshold: the probability from which on the second of two classes is predicted; applying it is up to the reader.
     """
     if (run.temperature, run.bias, run.log_odds_threshold) == (1.0, 0.0, None):
         return {}
@@ -153,7 +153,7 @@ def _calibration(run: FinishedRun) -> dict[str, float | None]:
 
 
 def _takes(run: FinishedRun, rows: Tensor, columns: Sequence[Column]) -> dict[str, Any]:
-    """What the model is given: rows as they are stored or, of a table whose preparation is inside, its columns."""
+    """Describe the model's input: stored rows or, if the model prepares a table itself, the table's columns."""
     inside = _inside(run, rows)
     if columns:
         kinds = {column.name: "string" if column.levels else "float64" for column in columns}
@@ -169,7 +169,7 @@ def _takes(run: FinishedRun, rows: Tensor, columns: Sequence[Column]) -> dict[st
 
 
 def _inside(run: FinishedRun, rows: Tensor) -> list[str]:
-    """What the exported model does to its input by itself, in words and in order."""
+    """List in words, and in order, what the exported model itself does to its input."""
     show, network = run.predictor.show, run.predictor.network()
     centre = network.centre
     steps = []
@@ -190,7 +190,7 @@ def _inside(run: FinishedRun, rows: Tensor) -> list[str]:
 
 
 def _rows(run: FinishedRun) -> Tensor:
-    """Rows to compare on: some that the run kept, else random ones of the same shape."""
+    """Return rows to compare on: some that the run kept, else random ones of the same shape."""
     kept = run.sample_rows()
     if kept is None or not len(kept):
         generator = torch.Generator().manual_seed(key(run.experiment.run.seed, "export"))
@@ -203,9 +203,9 @@ def _rows(run: FinishedRun) -> Tensor:
 
 
 def _difference(run: FinishedRun, rows: Tensor, raw: Raw | None, exported: Probabilities) -> float:
-    """The largest one over all classes, on all rows at once and on a single row: any batch size must do.
+    """Return the largest difference of a probability, on all rows at once and on one: any batch size must work.
 
-    raw: the columns that the rows were made from, where the model takes these.
+    raw: the columns that the rows were made from, if the model takes columns.
     """
     found = []
     for part in (slice(None), slice(1)):
@@ -219,7 +219,7 @@ def _difference(run: FinishedRun, rows: Tensor, raw: Raw | None, exported: Proba
 
 @contextmanager
 def _third_parties_silent() -> Iterator[None]:
-    """What libraries warn their own developers of does not reach the user; what fails is one sentence."""
+    """Silence libraries' warnings to developers, and turn their exceptions into an error of one sentence."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:
@@ -228,7 +228,7 @@ def _third_parties_silent() -> Iterator[None]:
             yield
     except (FedmmError, OSError, MemoryError):
         raise
-    except Exception as problem:  # exporters raise whatever their passes meet
+    except Exception as problem:  # exporters raise exceptions of any kind
         reason = first_line(problem)
         raise FedmmError(f"the network cannot be exported in this format: {reason}") from problem
     finally:
@@ -236,7 +236,7 @@ def _third_parties_silent() -> Iterator[None]:
 
 
 def _network(run: FinishedRun) -> ExportedNetwork:
-    """In float32, which every program can run."""
+    """Return the network in float32, which every program supports."""
     network = run.predictor.network().float()
     return ExportedNetwork(network, run.predictor.show, run.temperature, run.bias).eval()
 
@@ -276,7 +276,7 @@ def _write_onnx(run: FinishedRun, rows: Tensor, about: Mapping[str, Any], path: 
 
 
 def _forget_origin(model: Any) -> None:
-    """Without the exporter's notes on which line of which file on this machine a node comes from."""
+    """Remove the exporter's notes on the file and line of this machine that each node comes from."""
     for part in (model.graph, *model.functions):
         for node in part.node:
             del node.metadata_props[:]
@@ -288,7 +288,7 @@ def _forget_origin(model: Any) -> None:
 
 
 def _values(part: Any) -> list[Any]:
-    """The inputs and outputs of a graph; those of a function are names alone."""
+    """Return the inputs and outputs of a graph; none for a function, which only has their names."""
     return [value for value in (*part.input, *part.output) if not isinstance(value, str)]
 
 
@@ -337,7 +337,7 @@ def _read_torchscript(path: Path, run: FinishedRun) -> Probabilities:
 
 
 def _write_safetensors(run: FinishedRun, rows: Tensor, about: Mapping[str, Any], path: Path) -> None:
-    """The features, the task head and the input mean by name; :func:`fedmm.load_model` reads the file too."""
+    """Write the features, task head and input mean by name; :func:`fedmm.load_model` reads the file too."""
     network, show = run.predictor.network(), run.predictor.show
     network.drop_adversary()
     tensors = {
@@ -367,4 +367,4 @@ FORMATS: dict[str, Format] = {
     "torchscript": Format(".pt", 1e-5, _write_torchscript, _read_torchscript),
     "safetensors": Format(".safetensors", 0.0, _write_safetensors, _read_safetensors),
 }
-"""ONNX runtimes join layers and so round differently; TorchScript runs torch's own; safetensors holds the weights."""
+"""ONNX runtimes fuse layers and so round differently; TorchScript runs torch's own; safetensors holds the weights."""

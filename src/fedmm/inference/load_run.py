@@ -1,4 +1,4 @@
-"""A run's folder opened again: its model, its classes, and how files become rows for it."""
+"""Open the folder of a finished run: its model, its classes, and how files become rows for it."""
 
 from __future__ import annotations
 
@@ -33,15 +33,15 @@ _SHOWN_RUNS = 3
 
 @dataclass(frozen=True, eq=False)
 class FinishedRun:
-    """A run that left a model.
+    """A finished run with one of its models.
 
-    checkpoint, round: which of its models this is, and after how many rounds; ``oracle best`` was chosen with labels of
-        the target. chosen_by: the validator that chose it, empty for the last one.
-    class_names: one for each column of probabilities; input: how files become rows, None if the rows are a built-in
-        data set's own.
-    fingerprint: of the rows that it was trained on, as ``fingerprint_pair`` has it; None if unknown.
-    temperature, bias: how it was calibrated (:mod:`fedmm.inference.calibrate`); as trained by default.
-    log_odds_threshold: the log odds, calibrated, from which on the second of two classes is predicted; None for the
+    checkpoint, round: which of its models this is, and after how many rounds; ``oracle best`` was chosen with target
+        labels. chosen_by: the validator that chose it, empty for the last one.
+    class_names: one per column of probabilities. input: how files become rows; None if the rows are a built-in data
+        set's own.
+    fingerprint: of the data, as returned by ``fingerprint_pair``; None if unknown.
+    temperature, bias: the calibration (:mod:`fedmm.inference.calibrate`); by default none.
+    log_odds_threshold: the calibrated log odds from which on the second of two classes is predicted; None for the
         likeliest class.
     """
 
@@ -65,13 +65,13 @@ class FinishedRun:
 
     @property
     def model_name(self) -> str:
-        """Which model this is, in words."""
+        """The model's round and checkpoint, in words."""
         words = f"{self.checkpoint} by {self.chosen_by}" if self.chosen_by else self.checkpoint
         oracle = ", chosen with labels of the target" if self.checkpoint == "oracle best" else ""
         return f"round {self.round}, {words}{oracle}"
 
     def require_rows_of_files(self) -> None:
-        """Refuse a model whose rows cannot be made from a file alone."""
+        """Raise if the model's rows cannot be made from a file alone."""
         require(
             not isinstance(self.experiment.data, PerSite),
             f"the model of {self.folder} takes rows that each site standardised by its own mean and deviation "
@@ -79,9 +79,9 @@ class FinishedRun:
         )
 
     def sample_rows(self) -> Tensor | None:
-        """A few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them.
+        """Return a few stored rows of both domains, ``[rows, *stored]``, in the dtype in which clients hold them.
 
-        None are there where the run kept none; None if it is not known how they were held.
+        Empty if the run kept none; None if it left no file of them, or they have another shape than the model takes.
         """
         path = self.folder / SAMPLES
         if not path.exists():
@@ -99,9 +99,9 @@ class FinishedRun:
 def open_run(folder: Path, model: str | None = None, *, device: torch.device | str = "cpu") -> FinishedRun:
     """Open the run in a folder with one of its models.
 
-    folder: that :func:`fedmm.run_experiment` or ``fedmm run`` left. device: where the model predicts.
-    model: ``best`` for the one that the run announced as its best, ``last`` for that of its last round; by default the
-    best one where it kept one.
+    folder: as left by :func:`fedmm.run_experiment` or ``fedmm run``. device: where the model predicts.
+    model: ``best`` for the model that the run reported as its best, ``last`` for that of its last round; by default the
+    best one if the run kept one, otherwise the last.
     """
     one_of("--model", model or "best", ("best", "last"))
     require_device(device, "--device")
@@ -135,7 +135,7 @@ def _require_run(folder: Path) -> None:
 
 
 def _which(folder: Path, model: str | None, summary: Mapping[str, Any]) -> tuple[Checkpoint, str, int, str]:
-    """Which model is asked for, its file, the round it is of, and what chose it."""
+    """Return the kind, file and round of the requested model, and the validator that chose it."""
     for name, chosen in _BEST.items() if model != "last" else ():
         about = summary.get(name)
         if isinstance(about, dict) and is_name(str(about.get("model"))):
@@ -145,7 +145,7 @@ def _which(folder: Path, model: str | None, summary: Mapping[str, Any]) -> tuple
 
 
 def _classes_and_input(folder: Path, experiment: Experiment, classes: int) -> tuple[tuple[str, ...], Input | None]:
-    """The names of the classes and the way from files to rows; of older runs, the data set's own names or numbers."""
+    """Return the class names and how files become rows; for older runs, the data set's names or numbers, and None."""
     if (folder / INPUT).exists():
         names, given = read_input(folder)
         require(len(names) == classes, f"{folder / INPUT} names {len(names)} classes, but the model has {classes}")

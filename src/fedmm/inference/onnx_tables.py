@@ -1,4 +1,4 @@
-"""How a table's columns become numbers, as part of an ONNX model: a program gives it columns as they are written."""
+"""Build the encoding of a table's columns into an ONNX model, which then takes columns as they are written."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from fedmm.data.columns import Column, encode_columns
 from fedmm.data.domains import Input
 
 Raw = Mapping[str, "np.ndarray[Any, Any]"]
-"""Columns by name: float64 ``[rows, 1]`` with NaN for none, or words ``[rows, 1]``."""
+"""Columns by name: float64 ``[rows, 1]`` with NaN for missing values, or words ``[rows, 1]``."""
 _UNSEEN = "a word that no row had"
 
 
 def columns_of(given: Input | None) -> tuple[Column, ...]:
-    """The columns that a model can prepare itself; none if rows are no table, or each site scales its own way."""
+    """Return the columns that a model can encode itself; none if rows are not a table, or sites scale differently."""
     return () if given is None or given.per_site else given.table_columns
 
 
 def raw_rows(columns: Sequence[Column], x: Tensor) -> tuple[Raw, Tensor]:
-    """Columns like those that rows ``[rows, numbers]`` were made from, and what the run itself makes of them.
+    """Return columns like those that rows ``[rows, numbers]`` were made from, and the run's own encoding of them.
 
-    A row without any value and one with words that are not known come first. Dates are days since 1970.
+    The first row has no values and the second has unknown words. Dates are days since 1970.
     """
     import pandas  # noqa: PLC0415 - an optional dependency, without which there are no tables
 
@@ -47,12 +47,12 @@ def raw_rows(columns: Sequence[Column], x: Tensor) -> tuple[Raw, Tensor]:
 
 
 def with_preparation(network: Any, columns: Sequence[Column], input_name: str, outputs: Sequence[str]) -> Any:
-    """The ONNX model ``network`` with an input for each column instead of one for rows of numbers."""
+    """Return the ONNX model ``network`` with an input for each column instead of one for rows of numbers."""
     from onnx import TensorProto, compose, helper, numpy_helper  # noqa: PLC0415 - an optional dependency
 
     for column in columns:
         taken = column.name in outputs
-        require(not taken, f"the column {column.name!r} is called as what the model gives; export another format")
+        require(not taken, f"the column {column.name!r} has the name of a model output; export to another format")
     nodes, inputs, constants, parts = [], [], [], []
 
     def constant(name: str, value: np.ndarray[Any, Any]) -> str:

@@ -1,4 +1,4 @@
-"""What a run's model says of rows in files, batch by batch, and the table that says it to others."""
+"""Predict rows of files with a run's model, batch by batch, and write the predictions as a table."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ _CSV, _PARQUET = (".csv", ".csv.gz"), (".parquet", ".pq")
 
 
 class Predicted(NamedTuple):
-    """What the model says of some rows.
+    """The model's predictions for some rows.
 
-    names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 where the
-    class is not known, -2 where the model does not know it; None if none is known. strange: labels that are no class
-    of the model. log_odds_threshold: from which on the second of two classes is predicted; None for the likeliest.
+    names: of the rows. logarithms: of the probabilities, float64 ``[rows, classes]``. y: int64 ``[rows]``, -1 without a
+    label, -2 for a label that the model does not know; None if there are no labels. strange: the labels that it does
+    not know. log_odds_threshold: from which on the second of two classes is predicted; None for the likeliest.
     """
 
     names: tuple[str, ...]
@@ -49,14 +49,14 @@ class Predicted(NamedTuple):
 
     @property
     def classes(self) -> Tensor:
-        """The class that is predicted for each row, int64 ``[rows]``."""
+        """The predicted class of each row, int64 ``[rows]``."""
         if self.log_odds_threshold is None:
             return self.logarithms.argmax(dim=1)
         return (self.logarithms[:, 1] - self.logarithms[:, 0] >= self.log_odds_threshold).long()
 
 
 def open_rows(run: FinishedRun, path: Path, *, skip_bad: bool = False) -> RowStream:
-    """The rows of a file or folder like the run's data; pictures are read when it is their turn.
+    """Return the rows of a file or folder like the run's data; pictures are read part by part.
 
     skip_bad: leave out files that cannot be read as pictures, as the run did if its data says so.
     """
@@ -67,7 +67,7 @@ def open_rows(run: FinishedRun, path: Path, *, skip_bad: bool = False) -> RowStr
 def read_as(
     run: FinishedRun, *, separator: str = "", decimal: str = "", encoding: str = "", site: str = ""
 ) -> FinishedRun:
-    """The run for tables that are written in another way than its own were, or are of a site that they do not name."""
+    """Return the run for tables in another format than its own, or of a site that they do not name."""
     if not (separator or decimal or encoding or site):
         return run
     require(run.input is not None, "--separator, --decimal, --encoding and --site are for models of tables")
@@ -77,7 +77,7 @@ def read_as(
 
 
 def same_rows(run: FinishedRun, one: str, other: str) -> bool:
-    """Whether two names of rows, each a path or a word for the run's own, mean the same ones."""
+    """Return whether two names of rows, each a path or one of ``OWN_ROWS``, mean the same rows."""
     if one in OWN_ROWS and other in OWN_ROWS:
         held = _load_own_rows(run)
         return held[one] is held[other]
@@ -85,7 +85,7 @@ def same_rows(run: FinishedRun, one: str, other: str) -> bool:
 
 
 def is_training_file(run: FinishedRun, data: str) -> bool:
-    """Whether a path is a table of the run's own data set, of which some rows were trained on."""
+    """Return whether a path is a table of the run's own data set, so that some of its rows were trained on."""
     given = run.experiment.data
     own = [getattr(given, "file", ""), *getattr(given, "files", {}).values()]
     files = {Path(path).expanduser().resolve() for path in own if path}
@@ -93,7 +93,7 @@ def is_training_file(run: FinishedRun, data: str) -> bool:
 
 
 def _load_own_rows(run: FinishedRun, which: str = TEST) -> dict[str, Labelled | None]:
-    """Rows of the run's own data set by their words; which: of these, those that are to be used."""
+    """Return rows of the run's own data set by their words; refuse data that changed so that ``which`` is unusable."""
     pair = run.experiment.data.load()
     require(
         which == TEST or run.fingerprint is None or same_data(run.fingerprint, fingerprint_pair(pair), SOURCE_PARTS),
@@ -110,7 +110,7 @@ def _load_own_rows(run: FinishedRun, which: str = TEST) -> dict[str, Labelled | 
 
 
 def open_own_rows(run: FinishedRun, which: str) -> RowStream:
-    """Labelled rows of the run's own data set: test rows of the target or of the source, or source rows set aside."""
+    """Return labelled rows of the run's own data set: test rows of target or source, or source rows for validation."""
     held = _load_own_rows(run, which)
     rows = held[which]
     if rows is None or not len(rows.x):
@@ -122,7 +122,7 @@ def open_own_rows(run: FinishedRun, which: str) -> RowStream:
 
 
 def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
-    """The group of each row, in order: a column of a table, or of rows that are in none the sites that hold them."""
+    """Return the group of each row: its value in a table's column or, without a table, the site that holds it."""
     if data not in OWN_ROWS:
         require(
             isinstance(run.input, TableInput) and run.input.fits(Path(data)),
@@ -155,19 +155,19 @@ def groups_in(run: FinishedRun, data: str, column: str) -> list[str]:
 
 
 def predict_rows(run: FinishedRun, rows: ReadRows) -> Predicted:
-    """What the model says of rows that were read."""
+    """Predict rows that were read."""
     logits = calibrated_logits(run.predictor.logits(rows.x).cpu().double(), run.temperature, run.bias)
     return Predicted(rows.names, logits.log_softmax(dim=1), rows.y, rows.strange, run.log_odds_threshold)
 
 
 def calibrated_logits(logits: Tensor, temperature: float, bias: float) -> Tensor:
-    """``[rows, classes]`` divided by the temperature; bias: added to the second of two classes."""
+    """Divide logits ``[rows, classes]`` by the temperature, then add the bias to the second of two classes."""
     scaled = logits / temperature
     return scaled + scaled.new_tensor([0.0, bias]) if bias else scaled
 
 
 def _input(run: FinishedRun, path: Path) -> Input:
-    """How the path becomes rows: as the run's own data did; arrays, or pictures, for a built-in data set."""
+    """Return how to read a path as rows: like the run's own data if that fits, else as arrays or as pictures."""
     try:
         require("\0" not in str(path) and path.exists(), f"there is no file or folder {path}")
         folder = path.is_dir()
@@ -196,12 +196,12 @@ Write = Callable[[Predicted], None]
 
 
 def column_names(class_names: Sequence[str]) -> list[str]:
-    """``row``, ``predicted`` and ``p_<class>`` for each class."""
+    """Return ``row``, ``predicted`` and ``p_<class>`` for each class."""
     return ["row", "predicted", *(f"p_{name}" for name in class_names)]
 
 
 def require_ending(path: Path) -> None:
-    """Refuse a name that says no format."""
+    """Refuse a name whose ending is not a known format."""
     known = path.name.lower().endswith(_CSV + _PARQUET)
     require(known, f"--out {path} must end in .csv, .csv.gz or .parquet; - is standard output")
 
@@ -213,7 +213,7 @@ def require_apart(run: FinishedRun, out: Path, *read: str) -> None:
 
 
 def require_own_predictions(path: Path) -> None:
-    """Refuse a name that says no format, and to replace a file that holds anything but predictions."""
+    """Refuse a name whose ending is unknown, and to replace a file that holds anything but predictions."""
     require_ending(path)
     require_replaceable(path, "--out", "predictions", _holds_predictions)
 
@@ -224,7 +224,7 @@ def _holds_predictions(path: Path) -> bool:
 
 
 def _headings(path: Path) -> list[str]:
-    """The names of a table's columns; none if it cannot be read as one."""
+    """Return the names of a table's columns; empty if it cannot be read as one."""
     name = path.name.lower()
     try:
         if name.endswith(_PARQUET):
@@ -249,7 +249,7 @@ def _pyarrow() -> tuple[Any, Any]:
 
 @contextmanager
 def prediction_file(path: Path, class_names: Sequence[str]) -> Iterator[Write]:
-    """A file to write predictions to part by part; it gets its name when all are there."""
+    """Open a file and yield a function that writes predictions to it; it gets its name once all are written."""
     require_ending(path)
     name = path.name.lower()
     with atomic_write(path) as partial:
@@ -263,7 +263,7 @@ def prediction_file(path: Path, class_names: Sequence[str]) -> Iterator[Write]:
 
 
 def csv_stream(stream: IO[str] | io.TextIOBase, class_names: Sequence[str]) -> Write:
-    """Write the headings now, and predictions as they come."""
+    """Write the headings now, and return a function that writes predictions."""
     writer = csv.writer(stream, lineterminator="\n")
     writer.writerow(_plain(column_names(class_names)))
 
@@ -278,7 +278,7 @@ def csv_stream(stream: IO[str] | io.TextIOBase, class_names: Sequence[str]) -> W
 
 
 def _plain(words: Sequence[str]) -> list[str]:
-    """Names of files may hold bytes that are no text."""
+    """Escape the bytes of file names that are not valid text."""
     return [word.encode("utf-8", "backslashreplace").decode("utf-8") for word in words]
 
 

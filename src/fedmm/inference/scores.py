@@ -1,4 +1,4 @@
-"""Scores of predictions on labelled rows, with intervals: as a whole, by class, over thresholds, and calibration."""
+"""Score predictions on labelled rows, with intervals: overall, by class, over thresholds, and for calibration."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ from fedmm.core.signals.thresholds import Curves, Thresholds, count_groups
 from fedmm.core.validation import at_least, rate
 
 BINS = 15
-"""Of equal width, by the probability of the predicted class, unless another number is asked for."""
+"""The default number of bins; they have equal width, by the probability of the predicted class."""
 
 
 @dataclass(frozen=True)
 class ClassScores:
-    """One class: precision is None if it was never predicted, recall if it has no rows, F1 where both."""
+    """The scores of a class: precision is None if it was never predicted, recall if it has no rows, F1 if both."""
 
     name: str
     precision: float | None
@@ -35,7 +35,7 @@ class ClassScores:
 
 @dataclass(frozen=True)
 class Bin:
-    """Predictions whose probability lies in (low, high]: their mean probability, and the share that is right."""
+    """Predictions whose probability lies in (low, high]: confidence, the mean probability, and accuracy."""
 
     low: float
     high: float
@@ -45,18 +45,18 @@ class Bin:
 
     @property
     def gap(self) -> float:
-        """Between the two; 0 if there are no rows."""
+        """The difference of confidence and accuracy; 0 if there are no rows."""
         return 0.0 if self.confidence is None or self.accuracy is None else abs(self.confidence - self.accuracy)
 
 
 @dataclass(frozen=True)
 class Scores:
-    """All that is measured of predictions on labelled rows.
+    """The scores of predictions on labelled rows.
 
     majority: the accuracy of always predicting the most frequent class. balanced_accuracy: the mean recall over the
-    classes that have rows. auc: the area under the ROC curve of the second of two classes, average_precision and curves
-    of the same; None for more classes or if one has no rows. intervals: of 95 %, by the name of what they are of.
-    partial_auc: the standardised partial area up to the false positive rate max_fpr, where that was asked for.
+    classes that have rows. auc: the area under the ROC curve of the second of two classes; average_precision, curves:
+    of the same class; None for more classes or if one has no rows. intervals: 95 % intervals by the name of the score.
+    partial_auc: the standardised partial area up to the false positive rate max_fpr, if requested.
     macro_f1: the mean F1 over the classes that have rows or predictions. ece: the mean gap between probability and
     accuracy over the bins, weighted by their rows. brier: the mean over rows of sum_k (p_k - [y = k])^2, from 0 to 2.
     nll: the mean -log p_y, in nats. confusion: rows by class (first) and predicted class.
@@ -94,10 +94,10 @@ def compute_scores(
     predicted: Tensor | None = None,
     max_fpr: float | None = None,
 ) -> Scores:
-    """Compare labels int64 ``[rows]`` with the logarithms of probabilities, ``[rows, classes]``.
+    """Compare labels, int64 ``[rows]``, with the logarithms of probabilities, ``[rows, classes]``.
 
-    predicted: the classes, int64 ``[rows]``; the likeliest by default. max_fpr: in (0, 1]; also measure the ROC curve
-    up to this false positive rate, for which rows of two classes are needed.
+    predicted: the classes, int64 ``[rows]``; the likeliest by default. max_fpr: in (0, 1]; also measure the partial
+    area under the ROC curve up to this false positive rate, which needs rows of both of two classes.
     """
     from sklearn.metrics import (  # noqa: PLC0415 - slow to import
         accuracy_score,
@@ -170,7 +170,7 @@ def compute_scores(
 def compute_groups(
     column: str, groups: Sequence[str], y: Tensor, logarithms: Tensor, predicted: Tensor, classes: int
 ) -> GroupedScores:
-    """The scores of each group of rows; the other arguments are those of :func:`compute_scores`."""
+    """Score each group of rows; the other arguments are those of :func:`compute_scores`."""
     names = sorted(set(groups))
     number = {name: place for place, name in enumerate(names)}
     place = torch.tensor([number[name] for name in groups])

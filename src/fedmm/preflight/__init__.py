@@ -1,4 +1,4 @@
-"""What is looked at before anything is trained: a proposal of an experiment, and checks of one."""
+"""Steps before training: propose an experiment for given data, and check one."""
 
 from __future__ import annotations
 

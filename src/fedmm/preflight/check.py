@@ -1,4 +1,4 @@
-"""An experiment looked at before hours are spent on it: its data, its clients, its network, and what it will need."""
+"""Check an experiment before it runs: its data, clients and network, and the resources that it will need."""
 
 from __future__ import annotations
 
@@ -22,19 +22,19 @@ from fedmm.runs.build import DataCache, prepare
 from fedmm.runs.run import choose_engine
 
 MOST_PICTURES = 600
-"""That are read of folders with more."""
+"""Pictures read from a data set that has more."""
 _ROWS_LOOKED_AT = 2000
 _WORTH_SAYING = 1.2
 _MANY_CLIENTS = 20
 _LONG_RUN = 2 * 3600.0
-"""Seconds from which on a run is worth a warning."""
+"""Seconds above which a run is worth a warning."""
 
 Level = Literal["warning", "note"]
 
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that the user should know: a warning asks for a decision, a note does not."""
+    """A message for the user: a warning asks for a decision, a note does not."""
 
     level: Level
     text: str
@@ -42,7 +42,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class PartOfData:
-    """The rows of one part: how many, of what shape and type, their values, and how many have a label."""
+    """A part of the data: its rows, their shape and dtype, statistics of a sample's values, and the labelled rows."""
 
     name: str
     rows: int
@@ -57,7 +57,7 @@ class PartOfData:
 
 @dataclass(frozen=True)
 class ClientRows:
-    """What a client holds; classes: its labelled source rows of each class."""
+    """The number of rows of a client; classes: its source rows per class."""
 
     name: str
     source: int
@@ -67,7 +67,7 @@ class ClientRows:
 
 @dataclass(frozen=True)
 class Checked:
-    """All that was found. looked_at: pictures that were read, of how many; (0, 0) where everything was."""
+    """The result of a check. looked_at: the pictures read and the total; (0, 0) if everything was read."""
 
     experiment: Experiment
     class_names: tuple[str, ...]
@@ -81,11 +81,11 @@ class Checked:
 
     @property
     def warnings(self) -> list[str]:
-        """What asks for a decision."""
+        """The findings that ask for a decision."""
         return [finding.text for finding in self.findings if finding.level == "warning"]
 
     def table(self) -> dict[str, Any]:
-        """Everything as plain values, for JSON."""
+        """Return everything as plain values, for JSON."""
         experiment = self.experiment
         return {
             "format": "fedmm-check-1",
@@ -108,7 +108,7 @@ class Checked:
 
 
 def check(experiment: Experiment, most_pictures: int = MOST_PICTURES) -> Checked:
-    """Load the data, or a part of it, build everything, and measure one step; what cannot run is refused."""
+    """Load the data, or some of its pictures, build everything and time local steps; raise if it cannot run."""
     began = time.perf_counter()
     findings = []
     if experiment.run.device not in ("cpu", "auto"):
@@ -152,7 +152,7 @@ def _preview(data: DataSet, most: int) -> AbstractContextManager[Preview]:
 
 
 class _Loaded(DataCache):
-    """Data that is loaded already."""
+    """A cache with data that is already loaded."""
 
     def __init__(self, pair: DomainPair) -> None:
         super().__init__()
@@ -175,7 +175,7 @@ def _device(device: str) -> list[Finding]:
 
 
 def _long(experiment: Experiment, seconds: float, clients: int) -> list[Finding]:
-    """A warning of a run that would take hours on this CPU, where it is to run there."""
+    """Warn if the run would take hours and is to run on this CPU."""
     device = experiment.run.device
     on_cpu = device == "cpu" or (device == "auto" and not torch.cuda.is_available())
     if seconds <= _LONG_RUN or not on_cpu:
@@ -229,7 +229,7 @@ def _client(share: Share, pair: DomainPair) -> ClientRows:
 
 
 def _scale_to_all(needs: ResourceEstimate, part: Preview, rounds: int) -> ResourceEstimate:
-    """Of all pictures where only some were read."""
+    """Scale the estimates for data and evaluation up to all pictures if only some were read."""
     if part.files >= part.of:
         return needs
     more = part.of / part.files

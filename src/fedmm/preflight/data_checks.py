@@ -1,4 +1,4 @@
-"""What in the data of an experiment is probably not as it should be."""
+"""Find what is probably wrong with the data of an experiment."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from fedmm.runs.evidence import SHIFT_ADVICE, shift_of_data
 _SHOWN = 5
 _IMBALANCE, _FEW_ROWS, _FEW_TESTED = 10, 30, 10
 _MIN_ROWS = 20
-"""The default of a site's policy.min_rows."""
+"""The default of a site's ``policy.min_rows``."""
 _RARE = "the objective auc is made for that, and class_weights = 'balanced' of source_only helps"
 _LARGEST_TABLE = 300_000_000
-"""Bytes of a file that is read once more for its columns that say nothing."""
+"""Total bytes of a table's files up to which they are read again to check columns and cells."""
 _LARGE = 50.0
 _MOSTLY_DISTINCT = 0.9
 _ENOUGH_ROWS = 20
@@ -37,7 +37,7 @@ _ENOUGH_ROWS = 20
 
 @dataclass(frozen=True)
 class DataFindings:
-    """Sentences for the user."""
+    """Messages for the user."""
 
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
@@ -46,7 +46,7 @@ class DataFindings:
 def check_data(
     experiment: Experiment, pair: DomainPair, dealt: DomainPair, shares: Sequence[Share], *, whole: bool = True
 ) -> DataFindings:
-    """Everything that was found; dealt: the pair as clients are dealt it; whole: whether these are all rows."""
+    """Check the data; dealt: the pair whose rows are dealt to clients; whole: whether all of its rows were loaded."""
     same, shift = _Overlaps(pair), shift_of_data(pair)
     shifted = [f"{shift.sentence(pair.class_names)}; {SHIFT_ADVICE}"] if shift and shift.notable else []
     certain = shift is not None and shift.reliable
@@ -80,11 +80,11 @@ def check_data(
 
 
 class _Note(str):
-    """A sentence that asks for no decision."""
+    """A message that asks for no decision."""
 
 
 class _Overlaps:
-    """Rows that stand in two parts of the data."""
+    """Warnings and notes on rows that occur in two parts of the data."""
 
     def __init__(self, pair: DomainPair) -> None:
         self.warnings: list[str] = []
@@ -118,11 +118,14 @@ class _Overlaps:
                 "rows, not on new ones"
             )
         else:
-            self.warnings.append(f"{many} are trained on too, without their labels: keep test rows apart, or all in")
+            self.warnings.append(
+                f"{many} are trained on too, without their labels: keep test rows out of training, or include all of "
+                "them"
+            )
 
 
 def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
-    """Columns that say the same in every row, or something else in every row."""
+    """Yield warnings and notes on a table's columns and cells, or on constant columns of an array."""
     if pair.input is not None and pair.input.table_columns:
         yield from _table_columns(cast(Table, experiment.data), pair.input.table_columns)
     elif pair.source.x.dim() == 2:
@@ -145,7 +148,7 @@ def _table_columns(data: Table, columns: Sequence[Column]) -> Iterator[str]:
     constant = [name for name in inputs if name not in used]
     if constant:
         many = _count(len(constant), "column says", "columns say")
-        yield f"{many} the same in every training row, of no use: {_some(constant)}"
+        yield f"{many} the same in every training row, so useless: {_some(constant)}"
     numbered = [name for name in used if _names_rows(frame[name])]
     if numbered:
         yield (
@@ -202,15 +205,15 @@ def _values(pair: DomainPair) -> Iterator[str]:
 
 
 def _unheld(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
-    """Classes that a table's options name, and no row is of."""
+    """Warn of classes that ``data.classes`` names but no row has."""
     named = dict.fromkeys(experiment.data.classes.values() if isinstance(experiment.data, Table) else ())
     unheld = [name for name in named if name not in pair.class_names]
     if unheld:
-        yield f"data.classes names {_some(unheld)}, and no row is of {'it' if len(unheld) == 1 else 'them'}"
+        yield f"data.classes names {_some(unheld)}, but no row has {'it' if len(unheld) == 1 else 'them'}"
 
 
 def _classes(pair: DomainPair, shares: Sequence[Share], experiment: Experiment) -> Iterator[str]:
-    if experiment.objective.name == AUC.name:  # is made for a rare class, and for clients of one alone
+    if experiment.objective.name == AUC.name:  # made for a rare class, and for clients with a single class
         return
     names = list(pair.class_names)
     counts = torch.bincount(pair.source.y[pair.source.y >= 0], minlength=len(names))
@@ -242,13 +245,13 @@ def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
     ]
     if small:
         yield (
-            f"{_count(len(small), 'client holds', 'clients hold')} fewer rows than a batch of {batch_size}, in which "
-            f"rows come twice: {_some(small)}"
+            f"{_count(len(small), 'client holds', 'clients hold')} fewer rows than a batch of {batch_size}, so rows "
+            f"repeat within a batch: {_some(small)}"
         )
 
 
 def _check_weighted_sites(shares: Sequence[Share]) -> Iterator[str]:
-    """Sites whose losses are weighed, and are of few rows, or one alone."""
+    """Warn of clients with too few rows for their losses to be weighed, and of a single client."""
     if len(shares) == 1:
         yield f"there is only one client, {shares[0].name}, so there is nothing to weigh its loss against"
     few = [f"{share.name} ({held})" for share in shares if (held := len(share.source) + len(share.target)) < _FEW_ROWS]
@@ -260,7 +263,7 @@ def _check_weighted_sites(shares: Sequence[Share]) -> Iterator[str]:
 
 
 def _check_tested_sites(pair: DomainPair) -> Iterator[str]:
-    """Sites with hardly a row to test on."""
+    """Warn of sites with too few rows to test on."""
     if pair.sites is None or pair.sites.source_test is None:
         return
     held = pair.sites.source_test
@@ -274,7 +277,7 @@ def _check_tested_sites(pair: DomainPair) -> Iterator[str]:
 
 
 def _check_ranked_classes(pair: DomainPair, experiment: Experiment) -> Iterator[str]:
-    """Classes with hardly a row to measure by how well they are ranked."""
+    """Warn of classes with too few rows to measure the AUROC."""
     parts = {"test on": (pair.source_test, "held_out"), "choose by": (pair.source_validation, "validation_share")}
     for use, (rows, option) in parts.items():
         larger = f", or a larger data.{option}" if hasattr(experiment.data, option) else ""
@@ -289,12 +292,12 @@ def _check_ranked_classes(pair: DomainPair, experiment: Experiment) -> Iterator[
 
 
 def _at_one_client(pair: DomainPair, shares: Sequence[Share]) -> Iterator[str]:
-    """Classes whose rows are all of one client of several, so that whatever is odd about it tells the class."""
+    """Note classes whose rows are all at one of several clients: whatever is odd about it then predicts the class."""
     for number, name in enumerate(pair.class_names if len(shares) > 1 else ()):
         holders = [share.name for share in shares if bool((pair.source.y[share.source] == number).any())]
         if len(holders) == 1:
             yield (
-                f"all rows of {name!r} are of {holders[0]}: a model that tells its rows from those of others ranks "
+                f"all rows of {name!r} are at {holders[0]}: a model that recognises this client's rows ranks "
                 "well, whether or not it knows the class"
             )
 
@@ -329,7 +332,7 @@ def _passes(experiment: Experiment, shares: Sequence[Share]) -> Iterator[str]:
 
 
 def _withheld(pair: DomainPair, shares: Sequence[Share], experiment: Experiment) -> Iterator[str]:
-    """Clients that would not take part as sites, for the fewest rows that these count for others."""
+    """Note clients with fewer rows, in all or of a class, than a deployed site by default counts for others."""
     few = []
     for share in shares:
         held = torch.tensor([len(share.source) + len(share.target)])

@@ -1,4 +1,4 @@
-"""How a table is probably written, where nobody says: encoding, separator, decimal mark, header, dates."""
+"""Guess how a table is written: its encoding, separator, decimal mark, header and date formats."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ DATE_FORMATS = (
     "%Y-%m-%d", "%Y-%m-%dT%H:%M:%S", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%d.%m.%Y", "%d.%m.%Y %H:%M", "%d.%m.%y",
     "%Y/%m/%d", "%d/%m/%Y", "%m/%d/%Y", "%d/%m/%Y %H:%M", "%m/%d/%Y %H:%M", "%d-%b-%Y", "%d %b %Y",
 )  # fmt: skip
-"""In which :func:`date_formats` looks; ``data.dates`` takes any."""
+"""The formats that :func:`date_formats` tries; ``data.dates`` takes any."""
 
 
 def detect_format(paths: Sequence[Path]) -> TableFormat:
-    """How text files of one form are probably written; other files have the default format."""
+    """Guess the format that the text files must share; the default if there are none."""
     found, beginnings = [], []
     for path in paths:
         if path.name.lower().endswith(TEXT):
@@ -56,7 +56,7 @@ def detect_format(paths: Sequence[Path]) -> TableFormat:
 
 
 def _one(found: Sequence[tuple[Path, T]], what: str, default: T) -> T:
-    """What all files have; files that differ are refused."""
+    """Return the value that all files share; refuse files that differ."""
     if not found:
         return default
     path, value = found[0]
@@ -69,7 +69,7 @@ def _one(found: Sequence[tuple[Path, T]], what: str, default: T) -> T:
 
 
 def _beginning(path: Path, *, telling: bool = False) -> bytes:
-    """The first part of a file; telling: of its parts the first that is not ASCII alone, empty if all are."""
+    """Return the first part of a file; telling: the first part that is not pure ASCII, empty if all are."""
     try:
         with gzip.open(path) if path.name.lower().endswith(".gz") else path.open("rb") as file:
             while True:
@@ -82,20 +82,20 @@ def _beginning(path: Path, *, telling: bool = False) -> bytes:
 
 
 def detect_encoding(content: bytes) -> str:
-    """UTF-8 or UTF-16 where that is plain; else what is left for texts of Western Europe."""
+    """Return UTF-16 or UTF-8 if the bytes show it, otherwise an encoding of Western European text."""
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     if content.count(b"\0") > len(content) // 5:
         return "utf-16-le" if content[1::2].count(b"\0") > content[::2].count(b"\0") else "utf-16-be"
     try:
-        codecs.getincrementaldecoder("utf-8")().decode(content)  # a letter that is cut off at the end is no error
+        codecs.getincrementaldecoder("utf-8")().decode(content)  # a character cut off at the end is no error
         return "utf-8"
     except UnicodeDecodeError:
         return "cp1252" if any(0x80 <= byte <= 0x9F for byte in content) else "latin-1"
 
 
 def _separator(lines: list[str]) -> str:
-    """The mark that cuts the most lines into as many cells as the first; of several, the one with the most cells."""
+    """Return the mark that splits the most lines into as many cells as the first; the most cells break ties."""
 
     def fit(mark: str) -> tuple[int, int]:
         counts = [len(row) for row in csv.reader(io.StringIO("\n".join(lines[:LINES])), delimiter=mark)]
@@ -108,9 +108,9 @@ def _separator(lines: list[str]) -> str:
 
 
 def looks_like_data(rows: Sequence[list[str]], decimal: str = ".") -> bool:
-    """Whether a first line holds numbers and gaps alone, or a number and a word that stands below it once more.
+    """Return whether the first line is data, not a header.
 
-    Such a line names no column.
+    It is if it holds a number and either no word or a word that recurs further down in the same column.
     """
     first, *below = [[cell.strip() for cell in row] for row in rows]
     words = [place for place, cell in enumerate(first) if read_cell(cell, decimal).kind == "word"]
@@ -120,9 +120,9 @@ def looks_like_data(rows: Sequence[list[str]], decimal: str = ".") -> bool:
 
 
 def _decimal(rows: list[list[str]]) -> Decimal:
-    """A comma where more cells are numbers with one than with a point.
+    """Return a comma if more cells are numbers with a decimal comma than with a decimal point, otherwise a point.
 
-    Either may stand before three digits where it cuts off thousands, but not after a 0.
+    A mark before exactly three digits may separate thousands, so it counts only after a lone 0.
     """
     found = {",": 0, ".": 0}
     for row in rows:
@@ -136,7 +136,7 @@ def _decimal(rows: list[list[str]]) -> Decimal:
 
 
 def date_formats(texts: list[str]) -> list[str]:
-    """The formats in which all texts that are not missing are dates; none where there is no text."""
+    """Return the formats by which all texts that are not missing are dates; none if all are missing."""
     given = sorted({text for text in texts if text not in MISSING})
     return [form for form in DATE_FORMATS if given and all(_is_date(text, form) for text in given)]
 

@@ -1,4 +1,4 @@
-"""What a run will need: parameters, memory and time, from one measured step on this machine's CPU."""
+"""Estimate a run's parameters, memory and time from local steps measured on this machine's CPU."""
 
 from __future__ import annotations
 
@@ -20,22 +20,22 @@ from fedmm.training.adaptation import Adaptation
 from fedmm.training.problem import AdaptationClient
 
 _LONG, _LONG_ENOUGH, _MOST_STEPS = 3.0, 0.4, 15
-"""Seconds of a first step that is enough by itself, and else of all further ones; how many those are at most."""
+"""Seconds of a first step that need not be repeated; otherwise, the seconds and number of steps that are enough."""
 _LONG_EVALUATION = 2.0
-"""Seconds of an evaluation above which only a part of it is measured."""
+"""Seconds of an evaluation above which only part of it is measured."""
 _ROWS_MEASURED, _NUMBERS_MEASURED = 64, 1 << 20
-"""Of a batch that is evaluated: rows at most, and numbers in them."""
+"""The largest batch that is evaluated for the estimate, in rows and in numbers."""
 _VECTORS_AT_WORK = 6
-"""Of the size of z beside all states: the network's point, gradient and start, and what a step computes with."""
+"""Vectors of the size of z besides all states: the network's point, gradient and start, and a step's temporaries."""
 
 
 @dataclass(frozen=True)
 class ResourceEstimate:
-    """Bytes and seconds; a GPU needs the same memory and less time.
+    """Bytes and seconds that a run needs; a GPU needs the same memory and less time.
 
-    states: of server and clients, and what is computed with them; activations: of one local step's forward and backward
-    pass, of all clients at once where the engine stacks them, or of an evaluation where that needs more.
-    step: of one client's local step; evaluation: of the rows on which a round is measured; run: of all rounds.
+    states: of server and clients, with working memory; activations: of one local step's forward and backward pass, for
+    all clients at once if the engine stacks them, or of an evaluation if that needs more.
+    step: one local step of the slowest kind of client; evaluation: one evaluation; run: all rounds and evaluations.
     """
 
     parameters: int
@@ -49,12 +49,12 @@ class ResourceEstimate:
 
     @property
     def memory(self) -> int:
-        """All bytes together, without those of torch itself."""
+        """The total bytes, without those of torch itself."""
         return self.states + self.data + self.activations
 
 
 def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int, *, stacked: bool) -> ResourceEstimate:
-    """Measure one local step of a client of each kind; ``rows`` are the tensors of the data, counted once each."""
+    """Estimate by timing local steps of a client of each kind; rows: the tensors of the data, each counted once."""
     engine, layout = adaptation.engine, adaptation.function.layout
     clients, statistics = len(engine.server.names), adaptation.problem.statistics
     number = torch.empty((), dtype=layout.dtype).element_size()
@@ -91,7 +91,7 @@ def estimate(adaptation: Adaptation, rows: Iterable[Tensor], evaluate_every: int
 
 
 def faster_alone(adaptation: Adaptation, step: float) -> float:
-    """How many times as fast a local step is on one thread as it was on torch's own number of them."""
+    """Return the speedup of a local step on one thread, 1 if a step is long; step: its seconds on torch's threads."""
     threads = torch.get_num_threads()
     if threads == 1 or step > _LONG_ENOUGH:
         return 1.0
@@ -103,19 +103,19 @@ def faster_alone(adaptation: Adaptation, step: float) -> float:
 
 
 def _before_the_first(adaptation: Adaptation) -> FederatedState:
-    """As much of the first state as an evaluation looks at; the states of many clients would be large."""
+    """Return the initial state as far as evaluation needs it, without clients' own states, which may be large."""
     server, statistics = adaptation.engine.server, adaptation.problem.statistics
     return FederatedState(0, server.first(), {}, statistics, dict.fromkeys(server.names, statistics))
 
 
 def _upload_of(adaptation: Adaptation) -> State:
-    """What a client sends, as it would be without a step."""
+    """Return an example of a client's upload."""
     upload, _ = first_exchange(adaptation.algorithm, adaptation.function.layout, adaptation.problem.start)
     return upload
 
 
 def _for_steps(adaptation: Adaptation) -> int:
-    """How many vectors a client has beyond those that it keeps, while it takes its local steps."""
+    """Return how many vectors of the size of z a client holds only during its local steps."""
     engine, algorithm = adaptation.engine, adaptation.algorithm
     sent, own = engine.server.broadcast(engine.server.first()).sent, engine.server.first_own()
     c = engine.workers[engine.server.names[0]].coefficients(0)
@@ -124,7 +124,7 @@ def _for_steps(adaptation: Adaptation) -> int:
 
 
 def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:
-    """Seconds of one local step of a client, and the bytes that its backward pass needs of the forward pass."""
+    """Return the seconds of a client's local step, and the bytes of its saved activations and their gradients."""
     engine, algorithm = adaptation.engine, adaptation.algorithm
     worker = engine.workers[name]
     client = worker.client
@@ -155,11 +155,11 @@ def _step(adaptation: Adaptation, name: str) -> tuple[float, int]:
         found = []
         while len(found) < _MOST_STEPS and sum(found) < _LONG_ENOUGH:
             found.append(_measure_seconds(partial(step, len(found) + 1)))
-    return min(found), sum(kept.values()) + 2 * max(kept.values(), default=0)  # and two gradients at a time
+    return min(found), sum(kept.values()) + 2 * max(kept.values(), default=0)  # two gradients at a time
 
 
 def _evaluation(adaptation: Adaptation, state: FederatedState) -> tuple[float, int]:
-    """Seconds to evaluate once, where that takes long from a part of the rows; and the bytes it needs at once."""
+    """Return the seconds of one evaluation, extrapolated from some rows if it is long, and its peak bytes."""
     function, total, at_once = adaptation.function, 0.0, rows_at_once(adaptation.function.input_shape)
     peak, few = 0, max(2, min(_ROWS_MEASURED, _NUMBERS_MEASURED // torch.Size(function.input_shape).numel()))
     for evaluator in adaptation.evaluators:
@@ -177,7 +177,7 @@ def _evaluation(adaptation: Adaptation, state: FederatedState) -> tuple[float, i
 
 @contextmanager
 def _largest_layer(module: nn.Module) -> Iterator[list[int]]:
-    """The bytes that go into and come out of each layer while it is entered."""
+    """Record the input and output bytes of each layer that runs inside this context."""
     found: list[int] = []
 
     def note(layer: nn.Module, given: tuple[object, ...], made: object) -> None:

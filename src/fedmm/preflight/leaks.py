@@ -1,4 +1,4 @@
-"""Columns that tell what the model is to find out: the class of a row, or its domain."""
+"""Find columns that leak what the model is to predict: the class of a row, or its domain."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ _MOSTLY_MISSING = 0.5
 _ENOUGH_ROWS = 20
 _ROWS_TRIED, _FEWEST_OF_CLASS = 4000, 10
 TELLING = 0.95
-"""The share of rows, as a mean over classes, whose class a column must tell."""
+"""The balanced accuracy from which on a column counts as predicting the class alone."""
 _TELLS_MUCH, _OF_ONE_CLASS = 0.85, 0.9
 
 
 class Telling(NamedTuple):
-    """Sentences on columns that alone tell the class, and on those that tell much of it."""
+    """Warnings of columns that alone predict a class, and notes on those that predict much of it."""
 
     warnings: tuple[str, ...]
     notes: tuple[str, ...]
 
 
 def telling_classes(pair: DomainPair) -> Telling:
-    """What columns, or their gaps, tell of the classes of the source's rows."""
+    """Report what single columns, or their gaps, predict of the classes of the source's rows."""
     columns = dict(list(columns_of(pair).items())[:_MOST_COLUMNS])
     known = pair.source.y != UNLABELLED
     if not columns or not bool(known.any()):
@@ -64,9 +64,9 @@ def telling_classes(pair: DomainPair) -> Telling:
 
 
 def filled_for_a_class(y: Tensor, gaps: Mapping[str, Tensor]) -> dict[str, tuple[int, int, int]]:
-    """Columns that are filled in rows of one class and hardly of others: the class, its filled rows, and all of them.
+    """Return columns filled almost only in rows of one class: by name, the class, its filled rows, and all filled rows.
 
-    y: ``[rows]``; gaps: in which rows a column is empty, bool ``[rows]``. Classes count alike, however rare.
+    y: ``[rows]``; gaps: by column, the empty rows, bool ``[rows]``. Classes count equally, however rare.
     """
     held, found = torch.bincount(y), {}
     for name, empty in gaps.items():
@@ -80,11 +80,11 @@ def filled_for_a_class(y: Tensor, gaps: Mapping[str, Tensor]) -> dict[str, tuple
 
 
 def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least: float = TELLING) -> dict[str, float]:
-    """Columns that alone tell the class of rows that were not looked at, and of which share.
+    """Return columns that alone predict the class of held-out rows, with their balanced accuracy.
 
-    x: ``[rows, numbers]``; columns: which numbers are theirs. A tree is grown on every other row of each class. The
-    share is that of each class alike (balanced accuracy), so that to name the commonest class tells nothing; classes of
-    a few rows are not looked at.
+    x: ``[rows, numbers]``; columns: the numbers of each. A decision tree per column is fitted to a random half of each
+    class's rows and scored on the other half. Classes count equally, so always predicting the commonest one scores
+    low; classes with few rows are left out.
     """
     from sklearn.tree import DecisionTreeClassifier  # noqa: PLC0415 - slow to import
 
@@ -111,7 +111,7 @@ def telling_columns(x: Tensor, y: Tensor, columns: Mapping[str, slice], at_least
 
 
 def telling_domain(pair: DomainPair) -> Iterator[str]:
-    """Columns of a table by which source and target are told apart: no features are alike that are made from them."""
+    """Warn of a table's columns that alone separate source from target: features that use them cannot be aligned."""
     kinds = {column.name: column for column in pair.input.table_columns} if pair.input is not None else {}
     if not kinds or not len(pair.source.x) or not len(pair.target.x):
         return
@@ -132,7 +132,7 @@ def telling_domain(pair: DomainPair) -> Iterator[str]:
 
 
 def columns_of(pair: DomainPair) -> Mapping[str, slice]:
-    """Which numbers of a row are a column's, by its name; rows that are no vectors have none."""
+    """Return the numbers of each column in a row, by column name; empty if rows are not vectors."""
     if pair.source.x.dim() != 2:
         return {}
     columns = pair.input.table_columns if pair.input is not None else ()

@@ -1,4 +1,4 @@
-"""An experiment for data that was found somewhere: what it is, what is asked for, and settings to begin with."""
+"""Detect what data a path holds, and propose the data section of an experiment for it."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ def propose(
     table: TableOptions | None = None,
     metric: str = "",
 ) -> DetectedData:
-    """Look at what a path is, and at that of the target where it is another; several paths are tables of sites.
+    """Detect the data at a path, and at the target's if it is separate; several paths are the tables of sites.
 
-    metric: of METRICS, for a table without a target; empty where there is one.
+    metric: one of METRICS, for a table without a target; empty if there is one.
     """
     if metric:
         one_of("--metric", metric, tuple(METRICS))
@@ -69,7 +69,7 @@ def propose(
 
 
 def _tables_in(paths: Sequence[Path]) -> dict[str, Path]:
-    """Tables by site, of several files or of a folder that holds nothing else; none where that is not what they are."""
+    """Return tables by site, given as files or as a folder without subfolders; empty for other data."""
     found = list(paths)
     if len(paths) == 1 and paths[0].is_dir():
         inside = sorted(path for path in paths[0].iterdir() if not path.name.startswith("."))
@@ -160,7 +160,7 @@ class _Size(NamedTuple):
 
 
 def _sizes(folders: Sequence[ClassFolders]) -> _Size:
-    """Pixels of a side, from those of a few pictures."""
+    """Choose the side of pictures in pixels from a few of them; note those that cannot be read."""
     shorter, bad = list[int](), list[str]()
     for folder in folders:
         step = max(1, len(folder.files) * len(folders) // _PICTURES_MEASURED)
@@ -308,7 +308,7 @@ def _why_target(found: Columns, target_sites: Sequence[str]) -> str:
 
 
 def _label_lines(found: Columns, *, rare_last: bool = False) -> list[KeyLine]:
-    """rare_last: of two classes, the rarer becomes the second, which is the one that is looked for."""
+    """Return lines on the label; rare_last: make the rarer of two classes the second one, which is looked for."""
     empty = f"empty in {found.unlabelled} rows" if found.unlabelled else "known for every row"
     lines = [KeyLine("label", found.label, f"the classes; {empty}")]
     first, *others = found.labels
@@ -337,7 +337,7 @@ def _column_lines(found: Columns) -> list[KeyLine]:
 
 
 def format_lines(found: Columns) -> list[KeyLine]:
-    """The keys in which the files are not written as usual."""
+    """Return lines for the keys in which the files' format differs from the default."""
     format, usual = found.format, TableFormat()
     lines = [
         KeyLine(key, getattr(format, key), said)

@@ -1,4 +1,4 @@
-"""An experiment for one site of many, from that site's table alone, and the site's own file."""
+"""Propose an experiment over sites from the table of one of them, and write that site's own file."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ class SiteProposal(NamedTuple):
 
 
 def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptions, metric: str = "") -> SiteProposal:
-    """Look at the table of one site. others: the names of those that will take part too.
+    """Propose an experiment from the table of one site; others: the names of the other sites that will take part.
 
-    metric: of METRICS, if no site is a target; empty if there is one.
+    metric: one of METRICS, if no site is a target; empty if there is one.
     """
     if metric:
         one_of("--metric", metric, tuple(METRICS))
@@ -58,7 +58,7 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
             "that has both write the experiment",
         )
     if metric and len(classes) == 2:
-        classes.sort(key=lambda each: -columns.labels[each])  # of equals the order stays
+        classes.sort(key=lambda each: -columns.labels[each])  # equally frequent classes keep their order
     data = [
         KeyLine("sites", [name, *others], "all that take part"),
         KeyLine("classes", classes, "in the order of their numbers; of two the last is looked for"),

@@ -1,4 +1,4 @@
-"""What is odd in a table of several sites: cells, columns and rows that do not say what they seem to."""
+"""Find what is odd in a table: cells, columns and rows that probably do not mean what they seem to."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _SHOWN, _SITES_SHOWN = 8, 20
 _VARIES = 10
-"""Different numbers from which on a column is a measurement."""
+"""Distinct numbers from which on a column counts as a measurement."""
 _ENOUGH_ROWS = 20
 _HARDLY = 0.05
 _THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}[.,]\d{3}")
@@ -28,7 +28,7 @@ _TOTALS = {"total", "totals", "sum", "mean", "average", "summe", "gesamt", "mitt
 
 
 def list_some(names: Collection[str], most: int = _SHOWN) -> str:
-    """The first of some names, and how many more there are."""
+    """Return the first of some names, and how many more there are."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(list(names)[:most]) + more
 
@@ -36,7 +36,7 @@ def list_some(names: Collection[str], most: int = _SHOWN) -> str:
 def unfilled_columns(
     frame: pandas.DataFrame, sites: Sequence[str] | None, columns: Sequence[str], lacking: Mapping[str, Sequence[str]]
 ) -> Iterator[str]:
-    """Columns in which a site, or nobody, has any value."""
+    """Report columns that are empty in every row, and those that a site lacks or has hardly or never filled."""
     nowhere = [name for name in columns if not _count_known(frame[name])]
     if nowhere:
         yield f"{_are(nowhere, 'is', 'are')} empty in every row: {list_some(nowhere)}"
@@ -69,7 +69,7 @@ def unfilled_columns(
 def constant_at_a_site(
     frame: pandas.DataFrame, sites: Sequence[str] | None, columns: Sequence[str], decimal: str = "."
 ) -> Iterator[str]:
-    """Measurements that are one number in all rows of a site: often that of nothing measured."""
+    """Report measurements that are constant at one site: the number often stands for a missing value."""
     if sites is None:
         return
     every = sort_names(sites)
@@ -90,7 +90,7 @@ def constant_at_a_site(
             if len(set(elsewhere)) < _VARIES:
                 continue
             number = here[0]
-            if 2 * elsewhere.count(number) > len(elsewhere):  # such as 0 of what is rare
+            if 2 * elsewhere.count(number) > len(elsewhere):  # such as 0 in counts of something rare
                 continue
             also = [f"{known[other].count(number)} of {sites.count(other)} of {other}" for other in every
                     if other != site and known[other].count(number)]  # fmt: skip
@@ -103,7 +103,7 @@ def constant_at_a_site(
 
 
 def differing_in_case(values: Collection[str]) -> list[tuple[str, ...]]:
-    """Words that are the same but for capital letters and spaces between, in groups."""
+    """Return groups of words that differ only in capitals or spaces."""
     groups: dict[str, set[str]] = {}
     for value in set(values) - set(MISSING):
         groups.setdefault(" ".join(value.casefold().split()), set()).add(value)
@@ -111,7 +111,7 @@ def differing_in_case(values: Collection[str]) -> list[tuple[str, ...]]:
 
 
 def spelt_alike(frame: pandas.DataFrame, columns: Sequence[str], most: int, decimal: str = ".") -> Iterator[str]:
-    """Columns of words with a word that is spelt in two ways."""
+    """Report columns of at most ``most`` words in which some differ only in capitals or spaces."""
     for name in columns:
         if frame[name].dtype.kind in "biufMm" or is_numeric(frame[name], decimal):
             continue
@@ -126,7 +126,7 @@ def spelt_alike(frame: pandas.DataFrame, columns: Sequence[str], most: int, deci
 
 
 def odd_cells(frame: pandas.DataFrame, columns: Sequence[str], decimal: str = ".") -> Iterator[str]:
-    """Cells of columns of numbers that are no plain numbers, and how they are read."""
+    """Report cells of numeric columns that are not plain numbers, and how they are read."""
     for name in columns:
         column = frame[name]
         if is_dates(column) or not is_numeric(column, decimal):
@@ -144,7 +144,7 @@ def odd_cells(frame: pandas.DataFrame, columns: Sequence[str], decimal: str = ".
 
 
 def numbers_as_words(column: pandas.Series, decimal: str = ".") -> str:
-    """Why a column is no column of numbers though most of its cells look like some; empty where they do not."""
+    """Return why a column is read as words though it seems to hold numbers; empty if it does not."""
     if not is_plain(column) or is_numeric(column, decimal):
         return ""
     kinds = cell_kinds(column, decimal)
@@ -161,7 +161,7 @@ def numbers_as_words(column: pandas.Series, decimal: str = ".") -> str:
 
 
 def dates_as_words(frame: pandas.DataFrame, columns: Sequence[str]) -> Iterator[tuple[str, list[str]]]:
-    """Columns of dates that are written as texts or kept as dates, and the forms that fit all of them."""
+    """Yield the columns of dates, stored as text or as dates, with the formats that fit all their values."""
     for name in columns:
         column = frame[name]
         if is_dates(column):
@@ -173,7 +173,7 @@ def dates_as_words(frame: pandas.DataFrame, columns: Sequence[str]) -> Iterator[
 
 
 def last_row_is_a_total(frame: pandas.DataFrame) -> str:
-    """A sentence on a last row that sums up the others; empty where it does not."""
+    """Return a message if the last row seems to sum up the others, otherwise an empty string."""
     cells = [texts(frame[name].iloc[-1:])[0] for name in frame.columns]
     word = next((text for text in cells if text.casefold() in _TOTALS), "")
     sums_up = word and 3 * cells.count("") >= len(cells)
@@ -181,7 +181,7 @@ def last_row_is_a_total(frame: pandas.DataFrame) -> str:
 
 
 def odd_header(path: Path, format: TableFormat) -> Iterator[str]:
-    """What is wrong with the first line of a text file."""
+    """Report what is wrong with the header of a text file."""
     if not path.name.lower().endswith(TEXT) or not format.header:
         return
     try:

@@ -1,4 +1,4 @@
-"""What the columns of a table are probably for: by their names and by what they hold."""
+"""Guess the roles of a table's columns from their names and contents."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ _SITES = (
 )  # fmt: skip
 _IDS = ("id", "uuid", "index", "patient", "subject", "row", "key", "record", "name")
 _PEOPLE = ("id", "uuid", "pid", "patient", "patienten", "subject", "record", "mrn")
-"""Names of columns that stay ids where they stand in several rows."""
+"""Names of columns that may be ids even if a value occurs in several rows."""
 _DOMAINS = {"source", "target"}
 _MOST_CLASSES, _MOST_SITES, _MOST_LEVELS = 50, 200, 100
 _FEWEST_IDS, _ROWS_OF_AN_ID = 10, 20
@@ -50,11 +50,11 @@ _NUMBERS_AMONG_WORDS, _STRAY_WORDS, _FEWEST_ROWS = 0.9, 5, 20
 
 @dataclass(frozen=True)
 class Columns:
-    """label, site, domain, id: columns by what they are for, empty where there is none. drop: of no use, and why.
+    """The columns of a table with the roles label, site, domain and id; empty if there is none.
 
-    format: how the files are written. dates: columns of dates, and their form. classes: of each label, where some are
-    spelt in two ways. sites: how many rows each has; unlabelled: rows without label.
-    labels: how many rows of each class there are. said: sentences on all that is not as it seems.
+    format: how the files are written. drop: useless columns, and why. dates: columns of dates, and their format.
+    classes: the class of each label, if some are spelt in two ways. sites, labels: rows per site and per class.
+    unlabelled: rows without label. said: messages for the user.
     """
 
     format: TableFormat
@@ -75,7 +75,7 @@ class Columns:
 
 
 class TableOptions(NamedTuple):
-    """The user's word on tables: which columns hold classes and sites, whether there is a header, and other names."""
+    """The user's options for tables: the columns of classes and sites, the header, column names and the sheet."""
 
     label: str = ""
     site: str = ""
@@ -85,9 +85,9 @@ class TableOptions(NamedTuple):
 
 
 def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
-    """Look at a table, or at one for each site; what stays open is asked for.
+    """Find the roles of the columns of a table, or of one table per site; if they are unclear, raise and ask for them.
 
-    files: by site; of one file the name does not matter.
+    files: by site; the name of a single file does not matter.
     """
     label, site, header, names, sheet = given
     where, joined = name_files(files), len(files) > 1
@@ -178,7 +178,7 @@ def _read(files: Mapping[str, Path], format: TableFormat, kept: Collection[str] 
 
 
 def name_sites(paths: Sequence[Path]) -> dict[str, Path]:
-    """Files by what tells their names apart: ``a.north.csv`` and ``a.south.csv`` are north and south."""
+    """Name files by what distinguishes their names: ``a.north.csv`` and ``a.south.csv`` become north and south."""
     names = [_stem(path) for path in paths]
     if len(set(names)) < len(names):
         names = [path.resolve().parent.name for path in paths]
@@ -203,7 +203,7 @@ def _stem(path: Path) -> str:
 
 
 def _about(format: TableFormat, files: Mapping[str, Path], names: Sequence[str]) -> list[str]:
-    """How the files are written, where that is not the usual way."""
+    """Describe how the files are written if that is not the default."""
     default = TableFormat()
     said = []
     if format.encoding != default.encoding:
@@ -244,7 +244,7 @@ def _more_missing(
     label: str,
     roles: set[str],
 ) -> tuple[TableFormat, list[str]]:
-    """Words for nothing: stray ones in columns of numbers that no other column holds, and usual ones among labels."""
+    """Add words for missing values: stray ones in numeric columns and in no other, and usual ones among labels."""
     said, more = [], []
     for name in frame.columns:
         kinds = cell_kinds(frame[name], format.decimal) if name not in roles and is_plain(frame[name]) else Counter()
@@ -272,7 +272,7 @@ def _more_missing(
 
 
 def _dates(frame: pandas.DataFrame, inputs: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Columns of dates with their form, and those whose form could be one or another."""
+    """Return columns of dates with their format, and those whose format is ambiguous with a message."""
     dates, unclear = {}, {}
     for name, forms in table_checks.dates_as_words(frame, inputs):
         if len(forms) == 1:
@@ -283,7 +283,7 @@ def _dates(frame: pandas.DataFrame, inputs: Sequence[str]) -> tuple[dict[str, st
 
 
 def _classes(labels: Sequence[str]) -> tuple[dict[str, str], list[str]]:
-    """Which labels are one class, and what is said of that: those that differ in capitals or spaces alone."""
+    """Return the class of each label if some differ only in capitals or spaces, and messages on these."""
     counted = Counter(label for label in labels if label)
     groups = table_checks.differing_in_case(counted)
     said = [
@@ -303,7 +303,7 @@ def _says_domain(values: Sequence[str]) -> bool:
 
 
 def _the_label(where: str, written: dict[str, list[str]], others: set[str]) -> str:
-    """The column of classes: the only one with such a name or, without any, the only one that holds a few words."""
+    """Return the column of classes: of those named so, else of all with few values, the only one, or one with gaps."""
     able = [name for name, values in written.items() if name not in others and _few(values, 2, _MOST_CLASSES)]
     called = [name for name in able if _is_called(name, _LABELS)]
     partly = [name for name in called or able if "" in written[name]]
@@ -319,7 +319,7 @@ def _the_label(where: str, written: dict[str, list[str]], others: set[str]) -> s
 
 
 def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> str:
-    """The column that says who holds a row: the only one with such a name; none where no column has one."""
+    """Return the column that says who holds a row: the only one with such a name; empty if there is none."""
     named = [
         name
         for name, values in written.items()
@@ -332,7 +332,7 @@ def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> st
 
 
 def _the_id(frame: pandas.DataFrame, written: dict[str, list[str]], others: set[str], decimal: str) -> str:
-    """The column that names the rows: one that is called so, then one of people's ids, then one that could be it."""
+    """Return the id column: a unique one named so, else a repeating one of people's ids, else a unique one."""
     able = {name: values for name, values in written.items() if name not in others and is_plain(frame[name])}
     unique = [name for name, values in able.items() if len(set(values)) == len(values) and "" not in values]
     for name in unique:
@@ -351,7 +351,7 @@ def _the_id(frame: pandas.DataFrame, written: dict[str, list[str]], others: set[
 
 
 def _of_no_use(column: pandas.Series, decimal: str) -> str:
-    """Why a column cannot be learnt from; empty where it can."""
+    """Return why a column cannot be learnt from; empty if it can."""
     if not is_plain(column):
         return "it holds times or lists"
     if is_numeric(column, decimal):
@@ -379,7 +379,7 @@ def _few(values: Sequence[str], low: int, high: int) -> bool:
 
 
 def _is_called(name: str, words: Sequence[str]) -> bool:
-    """Whether a column's name is one of the words, or begins or ends with one: ``site_id``, ``hospitalName``."""
+    """Return whether a column's name is one of the words, or begins or ends with one: ``site_id``, ``hospitalName``."""
     apart = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", name)
     parts = [part for part in re.split(r"[^A-Za-z]+", apart.lower()) if part]
     return bool(parts) and (parts[0] in words or parts[-1] in words)

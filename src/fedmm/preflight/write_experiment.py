@@ -1,4 +1,4 @@
-"""The commented TOML file of an experiment that was proposed, and that of a site."""
+"""Write the commented TOML files of a proposed experiment and of a site."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ LARGE = 72
 _BATCH, _FEWEST = 64, 8
 _MANY_SITES, _IN_A_ROUND = 100, 20
 _LEAST, _KEPT = 20, 0.2
-"""Of a site: the rows below which no sum leaves it, and the share that is kept from training."""
+"""For a site: the fewest rows over which a sum leaves it, and the share of rows kept from training."""
 _SLOW_BACKBONE = {"features.backbone": 0.001, "*": 0.01}
 _CHOSEN_BY = {
     "": ("target_information", "the best model is kept by this, which needs no labels of the target"),
@@ -32,13 +32,13 @@ _CHOSEN_BY = {
     "worst_site": ("", "the last model is kept; validation_worst_accuracy keeps another, by few rows of each site"),
 }
 _RARE = 10
-"""A class is rare where at most one row in so many is of it."""
+"""A class is rare if at most one row in this many has it."""
 _MOBILENET = "mobilenetv2"
-"""The folder of its weights in the data folder."""
+"""The folder of MobileNetV2's weights in the data folder."""
 
 
 class KeyLine(NamedTuple):
-    """A key of a section, its value, and what is said of it; ``off`` lines are there to be switched on."""
+    """A key of a section, its value and a comment; ``off`` lines are commented out, for the user to switch on."""
 
     key: str
     value: Any
@@ -48,11 +48,11 @@ class KeyLine(NamedTuple):
 
 @dataclass(frozen=True)
 class DetectedData:
-    """Data: which row of DATASETS takes it, and the lines of its section.
+    """Data that was detected. kind: the name of the data set that reads it; data: the lines of its section.
 
-    shape: of a row; smallest: the rows of the smallest client; by_site: whether the data says who holds what;
-    said: sentences on what was found. metric: of METRICS where there is no target, else empty. sites: how many, where
-    a table says so.
+    shape: of a row. smallest: rows of the smallest client. by_site: whether the data says who holds each row.
+    said: messages on what was found. metric: one of METRICS if there is no target, otherwise empty. sites: their
+    number, if a table says so.
     """
 
     kind: str
@@ -66,7 +66,7 @@ class DetectedData:
 
 
 def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
-    """The commented TOML; it is refused here if the program would refuse it."""
+    """Return the commented TOML of an experiment; raise here if running it would be refused."""
     at_sites = found.kind == ELSEWHERE
     small = _smaller_batch(found.smallest)
     large = len(found.shape) == 3 and min(found.shape[1:]) > LARGE
@@ -116,7 +116,7 @@ def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
 
 
 def suited_metric(found: Columns) -> str:
-    """Which metric suits a table without a target, and why."""
+    """Say which metric suits a table without a target, and why."""
     rarest, rows = min(found.labels.items(), key=lambda entry: entry[1])
     if len(found.labels) == 2 and _RARE * rows <= found.rows:
         best, why = "auc", f"{rarest!r} is rare, {rows} of {found.rows} rows"
@@ -128,7 +128,7 @@ def suited_metric(found: Columns) -> str:
 
 
 def _participation(sites: int) -> tuple[KeyLine, ...]:
-    """A few of many sites in each round; not where a few of them are the target, which would seldom be drawn."""
+    """Let a few of many sites take part in each round; not for use with target sites, which would seldom be drawn."""
     if sites <= _MANY_SITES:
         return ()
     share = math.ceil(1000 * _IN_A_ROUND / sites) / 1000
@@ -136,7 +136,7 @@ def _participation(sites: int) -> tuple[KeyLine, ...]:
 
 
 def _method(found: DetectedData, rate: float, *, large: bool) -> dict[str, tuple[KeyLine, ...]]:
-    """The sections of objective and algorithm."""
+    """Return the sections of objective and algorithm."""
     if found.metric == "auc":
         share = KeyLine(
             "positive_share", 0.1, "of the rarer class, where sites hold too few of it to say how many", True
@@ -193,12 +193,12 @@ def _method(found: DetectedData, rate: float, *, large: bool) -> dict[str, tuple
 
 
 def _write_sections(sections: Mapping[str, Sequence[KeyLine]]) -> list[str]:
-    """The lines of commented sections; empty ones are left out."""
+    """Return the lines of commented sections; leave out empty ones."""
     return [line for name, lines in sections.items() if lines for line in (f"[{name}]", *_align(lines), "")]
 
 
 def _network(shape: tuple[int, ...]) -> tuple[KeyLine, ...]:
-    """A built-in network for rows of a shape."""
+    """Choose a built-in network for rows of a shape."""
     if len(shape) != 3:
         return (KeyLine("name", "mlp", "fully connected"), KeyLine("hidden", [128, 64]))
     if min(shape[1:]) <= LARGE:
@@ -214,7 +214,7 @@ def _network(shape: tuple[int, ...]) -> tuple[KeyLine, ...]:
 
 
 def _smaller_batch(rows: int) -> int:
-    """The largest power of two that goes four times into the rows, between 8 and 64."""
+    """Return the largest power of two that is at most a quarter of the rows, limited to 8 to 64."""
     batch = _BATCH
     while batch > max(rows // 4, _FEWEST):
         batch //= 2
@@ -222,7 +222,7 @@ def _smaller_batch(rows: int) -> int:
 
 
 def _align(lines: Sequence[KeyLine]) -> list[str]:
-    """``key = value  # comment``, with comments below each other."""
+    """Write lines as ``key = value  # comment``, with aligned comments."""
     pairs = [("# " if line.off else "") + write_toml({"x": {line.key: line.value}}).splitlines()[1] for line in lines]
     width = max((len(pair) for pair in pairs if len(pair) <= 44), default=0)
     return [
@@ -232,7 +232,7 @@ def _align(lines: Sequence[KeyLine]) -> list[str]:
 
 
 def _plain(comment: str) -> str:
-    """On one line, in letters that a TOML comment may hold."""
+    """Replace the characters that a one-line TOML comment cannot hold."""
     return "".join(letter if letter.isprintable() else "?" for letter in comment)
 
 
@@ -245,7 +245,7 @@ def write_site(
     *,
     aside: bool,
 ) -> str:
-    """The commented TOML of a site with a table. aside: whether models are judged by labelled rows of sites."""
+    """Return the commented TOML of a site with a table; aside: whether the site keeps labelled rows for validation."""
     kept = max(_LEAST, round(_KEPT * columns.rows))
     enough = columns.rows >= 2 * kept
     sections = {
@@ -281,7 +281,7 @@ def write_site(
 
 
 def _weights() -> tuple[KeyLine, ...]:
-    """ImageNet's for MobileNetV2: a file in the data folder, else torchvision's own."""
+    """Return lines for MobileNetV2's ImageNet weights: a file in the data folder, else torchvision's own."""
     folder = data_folder() / _MOBILENET
     try:
         files = sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -296,7 +296,7 @@ def _weights() -> tuple[KeyLine, ...]:
 
 
 def list_missing() -> tuple[str, ...]:
-    """What a pre-trained network needs and is not on this machine, a sentence each."""
+    """List what a pre-trained network needs and this machine lacks, one message each."""
     notes = []
     if importlib.util.find_spec("torchvision") is None:
         notes.append("the network needs torchvision, which is not installed: pip install 'fedmm[vision]'")

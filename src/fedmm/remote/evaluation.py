@@ -1,12 +1,12 @@
-"""Measures from sums over rows that stay at sites: the server's question, a site's answer, and what comes of them all.
+"""Metrics from sums over rows that stay at sites: the server's question, a site's answer, and the total of all answers.
 
-A question holds the server's point and statistics, and names the columns that are wanted. An answer is one array of
-float64, ``sums``: for each of these columns the number of rows, and the measure's sums over them. A site that has too
-few rows for a column says 0 rows, and zeros. If that is shorter, ``sums`` holds only the numbers that are not 0, and a
-second array, int32 ``places``, where they belong.
+A question holds the server's point and statistics, and names the wanted columns. An answer is one float64 array,
+``sums``: for each of these columns, the number of rows and the metric's sums over them. A site with too few rows for a
+column answers 0 rows and zeros. If that is shorter, ``sums`` holds only the nonzero numbers, and a second array, int32
+``places``, their positions.
 
-A metric that counts rows in bins may be asked for again with finer ones, of the same model. Such a question names that
-column alone, and its array ``edges/COLUMN`` has the edges of the bins, int32.
+A metric that counts rows in bins may be asked for again, for the same model, with finer bins. Such a question names
+that column alone, and holds the edges of its bins as the int32 array ``edges/COLUMN``.
 """
 
 from __future__ import annotations
@@ -35,39 +35,39 @@ from fedmm.remote.packing import pack_invitation, read_invitation
 SUMS, PLACES, EDGES = "sums", "places", "edges/"
 _COLUMNS, _CLIENT, _ROUND = "columns", "client", "round"
 _ENOUGH = 0.9
-"""The share of the rows that must be in a measure for it to be told."""
+"""The share of the rows that answers must cover for a metric to be reported."""
 
 
 class Summed(NamedTuple):
-    """A measure's sums, float64 ``[k]``, over so many rows."""
+    """A metric's sums, float64 ``[k]``, over this many rows."""
 
     rows: int
     sums: Tensor
 
     @classmethod
     def of_none(cls, measure: Metric, classes: int) -> Summed:
-        """The sums over no row."""
+        """Return the sums over no rows."""
         return cls(0, torch.zeros(measure.count(classes), dtype=torch.float64))
 
 
 class SiteParts(NamedTuple):
-    """The sums of each site, by its name, and the metric that they are of."""
+    """A metric, and the sums of each site by its name."""
 
     metric: Metric
     by_site: dict[str, Summed]
 
 
 SiteSums = Callable[[Sequence[str], Tensor, Statistics, Mapping[str, Tensor]], Mapping[str, Summed]]
-"""A site's sums for some columns, of a model with this point and these statistics, in that order; and by column, the
-edges of bins that are not the usual ones."""
+"""Returns a site's sums for these columns, of a model with this point and these statistics; the last argument holds, by
+column, the edges of bins other than the default ones."""
 
 
 @dataclass(frozen=True)
 class MetricRequest:
-    """What sites are asked for.
+    """What sites are asked to measure.
 
-    wanted: by site, the measures on rows of its own, by column. classes: of a prediction.
-    most_rows: over which a site may sum.
+    wanted: by site, the metrics on its own rows, by column. classes: the number of classes.
+    most_rows: the most rows over which a site may sum.
     """
 
     wanted: Mapping[str, Mapping[str, Metric]]
@@ -76,22 +76,22 @@ class MetricRequest:
 
     @cached_property
     def measures(self) -> dict[str, Metric]:
-        """Everything that is measured at sites, by column."""
+        """All metrics that are measured at sites, by column."""
         return {column: measure for columns in self.wanted.values() for column, measure in columns.items()}
 
 
 class SiteMetrics:
-    """What the sites measure of the server's model, each on rows of its own; the server adds their sums.
+    """Asks sites to evaluate the server's model, each on its own rows, and combines their sums.
 
-    A column is told where the sites in it hold at least nine tenths of the rows that it would be measured on: a site
-    that is silent, or refused, counts with the rows of its last answer, and one that has never answered forbids it.
-    What compares sites (``by_site``) is told where all of them are in it. Sites with too few rows have none here.
+    A column is reported if the answers cover at least 90 % of its rows: a site that is silent or refused counts with
+    the rows of its last answer, and one that has never answered prevents the column. A metric that compares sites
+    (``by_site``) needs the answers of all. Sites with too few rows count as having none.
 
-    A column that is counted in bins is asked for again while these are too coarse, of the sites that gave counts. If
-    one of them does not answer then, or has another number of rows, the coarser counts of all stay.
+    While the bins of a column are too coarse, the sites that sent counts are asked for finer ones. If one of them then
+    does not answer, or has another number of rows, the coarser counts of all sites are kept.
 
-    of_sites: after the last evaluation, its round, and by column that was told, the sums of each site that has rows.
-    say: is told what was measured; complain: whose answer is not counted.
+    of_sites: the round of the last evaluation and, by reported column, the sums of each site that has rows.
+    say: called with what was measured; complain: called with whose answer is not counted, and why.
     """
 
     def __init__(
@@ -111,7 +111,7 @@ class SiteMetrics:
         self.of_sites: tuple[int, dict[str, SiteParts]] = (0, {})
 
     def __call__(self, state: FederatedState) -> dict[str, Tensor]:
-        """By column, what was measured of the server's model; the others are left out."""
+        """Return the metrics of the server's model by column, without those that cannot be reported."""
         if not self._panel.wanted:
             self.of_sites = (state.round, {})
             return {}
@@ -138,7 +138,7 @@ class SiteMetrics:
         return metrics
 
     def _too_few(self, column: str, measure: Metric, heard: Mapping[str, Mapping[str, Summed]]) -> bool:
-        """Whether the sites that were heard hold too few of the rows for a column to be told."""
+        """Return whether the sites that answered hold too few of a column's rows to report it."""
         rows = silent = 0
         for name in sorted(name for name, columns in self._panel.wanted.items() if column in columns):
             if name in heard:
@@ -154,7 +154,7 @@ class SiteMetrics:
     def _finer(
         self, asking: _Asking, column: str, first: Metric, parts: dict[str, Summed]
     ) -> tuple[Metric, dict[str, Summed]]:
-        """A column's metric and the sums of sites, as fine as need be; those that were given where they cannot be."""
+        """Return a column's metric and the sites' sums, in finer bins if these are needed and all sites count again."""
         total = _total(first, parts)
         asked = {name: part.rows for name, part in parts.items() if part.rows}
 
@@ -180,7 +180,7 @@ class SiteMetrics:
 
 
 class _Asking:
-    """Questions about the server's model after one round, and their answers."""
+    """The questions about the server's model after one round, and their answers."""
 
     def __init__(self, problem: FederatedProblem, state: FederatedState, ask: Ask, complain: Say) -> None:
         self._problem = problem
@@ -191,9 +191,9 @@ class _Asking:
         self.questions = self.bytes_down = self.bytes_up = 0
 
     def hear(self, panel: MetricRequest, edges: Mapping[str, Refinable] | None = None) -> dict[str, dict[str, Summed]]:
-        """What is wanted of each site, by site and column; of those whose answers can be read.
+        """Ask the sites; return the sums by site and column, without the sites whose answers cannot be read.
 
-        edges: by column, the metrics whose bins are not the usual ones.
+        edges: by column, the metrics with bins other than the default ones.
         """
         round_, heard = self._state.round, dict[str, dict[str, Summed]]()
         questions = {
@@ -217,7 +217,7 @@ def _bytes_in(messages: Mapping[str, Packed]) -> int:
 
 
 def _total(measure: Metric, parts: Mapping[str, Summed]) -> Summed:
-    """The sums of all sites, in the order given."""
+    """Add up the sums of all sites or, for a metric that compares sites, concatenate them in order."""
     sums = [part.sums for part in parts.values()]
     together = torch.cat(sums) if getattr(measure, "by_site", False) else sum(sums[1:], start=sums[0])
     return Summed(sum(part.rows for part in parts.values()), together)
@@ -229,9 +229,9 @@ def pack_question(
     columns: Sequence[str],
     finer: Mapping[str, Refinable] = MappingProxyType({}),
 ) -> Packed:
-    """The question for these columns, as it travels: it holds the server's model as it is after a round.
+    """Pack the question for these columns, with the server's model after a round.
 
-    finer: by column, the metrics whose bins are not the usual ones.
+    finer: by column, the metrics with bins other than the default ones.
     """
     statistics = state.statistics if problem.share_statistics else {}
     packed = pack_invitation(problem.layout, Invitation(state.round, {"z": state.model}, statistics=statistics))
@@ -241,7 +241,7 @@ def pack_question(
 
 
 def with_edges(column: str, measure: Metric, edges: Tensor) -> Metric:
-    """The metric of a column with the edges that a question has for it."""
+    """Return a column's metric with the edges from a question; raise ``Malformed`` if they cannot be used."""
     if not isinstance(measure, Refinable):
         raise Malformed(f"the server sent edges for {column}, which is not counted in bins")
     try:
@@ -253,7 +253,7 @@ def with_edges(column: str, measure: Metric, edges: Tensor) -> Metric:
 def measure_at_site(
     name: str, layout: Layout, own: Statistics, question: Packed, sums: SiteSums, say: Say = lambda line: None
 ) -> Packed:
-    """A site's answer; it says what leaves. own: the statistics that the site begins with, where none are shared."""
+    """Return a site's answer, and say what leaves the site; own: its initial statistics, used if none are shared."""
     columns = question.about.get(_COLUMNS)
     if not isinstance(columns, str):
         raise Malformed("the server did not say what is to be measured")
@@ -272,7 +272,7 @@ def measure_at_site(
 
 
 def _read_edges(question: Packed, columns: Sequence[str]) -> dict[str, Tensor]:
-    """The edges that a question has, by column."""
+    """Return the edges in a question, by column."""
     edges = {name.removeprefix(EDGES): array for name, array in question.arrays.items() if name.startswith(EDGES)}
     for column, array in edges.items():
         if column not in columns or array.dtype != np.int32:
@@ -284,7 +284,7 @@ def _read_edges(question: Packed, columns: Sequence[str]) -> dict[str, Tensor]:
 
 
 def _shortest(sums: NDArray[np.float64]) -> dict[str, NDArray[Any]]:
-    """The arrays that tell these numbers."""
+    """Return the numbers as arrays, in the shorter of two forms: all, or only the nonzero ones with their places."""
     places = np.flatnonzero(sums).astype(np.int32)
     told = sums[places]
     return {SUMS: told, PLACES: places} if told.nbytes + places.nbytes < sums.nbytes else {SUMS: sums}
@@ -295,7 +295,7 @@ def _shapes(statistics: Statistics) -> dict[str, torch.Size]:
 
 
 def describe_sums(summed: Mapping[str, Summed]) -> str:
-    """What leaves a site, in words: by column, how many numbers over how many rows."""
+    """Describe what leaves a site: by column, how many numbers over how many rows."""
     words = [
         f"{column} ({len(part.sums)} over {part.rows} rows)" if part.rows else f"{column} (zeros: too few rows)"
         for column, part in summed.items()
@@ -304,7 +304,7 @@ def describe_sums(summed: Mapping[str, Summed]) -> str:
 
 
 def read_sums(panel: MetricRequest, name: str, round_: int, answer: Packed | None) -> dict[str, Summed]:
-    """A site's sums by column; whatever is not what was asked for is refused by a reason."""
+    """Return a site's sums by column; raise ``Malformed`` with the reason if they are not what was asked for."""
     if answer is None:
         raise Malformed("it did not answer")
     about = answer.about
@@ -327,7 +327,7 @@ def read_sums(panel: MetricRequest, name: str, round_: int, answer: Packed | Non
 
 
 def _all_numbers(arrays: Mapping[str, NDArray[Any]], size: int) -> NDArray[np.float64]:
-    """What :func:`_shortest` told, so many numbers."""
+    """Return the ``size`` numbers in arrays of :func:`_shortest`."""
     array, places = arrays.get(SUMS), arrays.get(PLACES)
     if array is None or arrays.keys() - {SUMS, PLACES}:
         raise Malformed(f"it sent {one_line(', '.join(arrays)) or 'no array'}, where {SUMS!r} and {PLACES!r} are taken")

@@ -1,4 +1,4 @@
-"""What is measured of the server's model while it trains, here or as sums of clients over rows of their own."""
+"""Evaluate the server's model during training: here, or from clients' sums over rows of their own."""
 
 from __future__ import annotations
 
@@ -31,20 +31,20 @@ from fedmm.remote.evaluation import Summed, with_edges
 from fedmm.training.predictor import RowsShown
 
 _MOST_NEIGHBOURS = 200
-"""Rows that are compared with each other, as their cost goes with the square."""
+"""The most rows that are compared with each other, since the cost grows with the square."""
 HITS = {SOURCE: "source_hits", TARGET: "target_hits"}
-"""By domain, how many of its rows the adversary tells; both together are ``domain_accuracy``."""
+"""By domain, the column with the adversary's accuracy on its rows; ``domain_accuracy`` is the mean of both."""
 
 
 @dataclass(frozen=True, eq=False)
 class Evaluator:
-    """Rows, how they are shown, and what is measured on them, by the names of the history's columns.
+    """Rows, how they are shown to the network, and the metrics on them, by the history's columns.
 
-    y: int64 ``[rows]``; any class where no measure looks at labels.
-    odds: the log of how much more source than target the adversary is trained on; None if it is no domain
-        classifier. client: int64 ``[rows]``, who holds each. paired: the measures that compare rows with each other.
-    held_by: the clients whose own rows these are, in the order of their numbers; nobody's rows are the server's.
-    compared: int64 ``[k]``, which rows are compared; by default some of all.
+    y: int64 ``[rows]``; any class if no metric reads labels.
+    odds: the log odds of source to target rows in the adversary's batches; None if it is not a domain
+        classifier. client: int64 ``[rows]``, who holds each row. paired: the metrics that compare rows with each other.
+    held_by: the clients whose own rows these are, in the order of their numbers; empty for rows of the server.
+    compared: int64 ``[k]``, the rows to compare; by default an even selection.
     """
 
     rows: TensorRows
@@ -62,28 +62,28 @@ class Evaluator:
 
     @property
     def all_measures(self) -> dict[str, Metric]:
-        """Everything that is measured."""
+        """All metrics, by column."""
         return {**self.measures, **self.paired}
 
     @property
     def columns(self) -> list[str]:
-        """The names of all that is measured."""
+        """The columns of all metrics."""
         return list(self.all_measures)
 
     @property
     def neighbours(self) -> Tensor:
-        """Which rows are compared with each other, int64 ``[k]``."""
+        """The indices of the rows that are compared with each other, int64 ``[k]``."""
         if self.compared is not None:
             return self.compared
         among = min(len(self), _MOST_NEIGHBOURS)
         return torch.arange(among, device=self.y.device) * len(self) // max(among, 1)
 
     def rows_in(self, column: str) -> int:
-        """How many rows a column is measured on: those that are compared, where it compares rows."""
+        """Return how many rows a column is measured on: if it compares rows, only those that are compared."""
         return len(self.neighbours) if column in self.paired else len(self)
 
     def own_of(self, name: str) -> Evaluator:
-        """The rows that one of the clients holds, and those of them that would be compared."""
+        """Return an evaluator of a client's rows; of the rows that are compared, it compares the client's."""
         assert self.client is not None
         rows = (self.client == self.held_by.index(name)).nonzero().flatten()
         compared = self.neighbours[torch.isin(self.neighbours, rows)]
@@ -101,12 +101,12 @@ class Evaluator:
         )
 
     def take(self, part: slice) -> Tensor:
-        """Some of the rows as the network sees them."""
+        """Return a slice of the rows as the network sees them."""
         return self.show(self.rows.take(torch.arange(len(self), device=self.y.device)[part]))
 
 
 def columns(evaluators: Sequence[Evaluator]) -> list[str]:
-    """The columns of the history that these evaluators fill."""
+    """Return the columns of the history that these evaluators fill."""
     measures = [item for evaluator in evaluators for item in evaluator.all_measures.items()]
     names = [column for name, measure in measures for column in columns_of(name, measure)]
     both = all(hits in names for hits in HITS.values())
@@ -117,9 +117,9 @@ def columns(evaluators: Sequence[Evaluator]) -> list[str]:
 def evaluate_replicas(
     evaluators: Sequence[Sequence[Evaluator]], outputs: Callable[[Tensor], Outputs], wanted: Sequence[str]
 ) -> dict[str, Tensor]:
-    """What the evaluators of each replica measure, ``[replicas]`` by column, on the device.
+    """Return the metrics of each replica's evaluators, ``[replicas]`` by column, on the device.
 
-    outputs: of ``[replicas, rows, ...]``, each replica's by its own network. wanted: the columns, in their order.
+    outputs: of inputs ``[replicas, rows, ...]``, each replica's by its own network. wanted: the columns, in order.
     """
     metrics = evaluate([*zip(*evaluators, strict=True)], outputs)
     metrics |= domain_metrics(metrics)
@@ -127,7 +127,7 @@ def evaluate_replicas(
 
 
 def domain_metrics(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """``domain_accuracy`` and ``proxy_a_distance``, where it was measured how many rows of each domain are told."""
+    """Return ``domain_accuracy`` and ``proxy_a_distance`` if the adversary's accuracy on both domains was measured."""
     halves = [metrics[hits] for hits in HITS.values() if hits in metrics]
     if len(halves) < len(HITS):
         return {}
@@ -136,7 +136,7 @@ def domain_metrics(metrics: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def evaluate(evaluators: Sequence[Sequence[Evaluator]], outputs: Callable[[Tensor], Outputs]) -> dict[str, Tensor]:
-    """What evaluators measure, ``[replicas]`` by column: of each, one for every replica, alike but for their rows."""
+    """Return the metrics, ``[replicas]`` by column. evaluators: in groups, one per replica that differ only in rows."""
     metrics, binned, coarse = dict[str, Tensor](), list[_Binned](), list[Tensor]()
     for alike in evaluators:
         sums, seen = sum_metrics(alike, outputs)
@@ -155,7 +155,7 @@ def evaluate(evaluators: Sequence[Sequence[Evaluator]], outputs: Callable[[Tenso
 
 
 class _Binned(NamedTuple):
-    """A metric of this name that counts in bins, its sums ``[replicas, k]``, and the rows they are of."""
+    """A metric that counts rows in bins, its column, its sums ``[replicas, k]``, and the rows' outputs."""
 
     name: str
     metric: Refinable
@@ -163,7 +163,7 @@ class _Binned(NamedTuple):
     seen: Seen
 
     def count_again(self, replica: int) -> dict[str, Tensor]:
-        """The values of a replica by column, from finer bins."""
+        """Return the values of a replica by column, from finer bins."""
         own, rows = Seen(self.seen.logits[replica], self.seen.y[replica]), self.seen.y.shape[-1]
         metric, sums = count_finer(self.metric, self.sums[replica], rows, lambda finer: finer.sums(own))
         return values_by_column(self.name, metric, sums, rows)
@@ -172,9 +172,9 @@ class _Binned(NamedTuple):
 def sum_metrics(
     evaluators: Sequence[Evaluator], outputs: Callable[[Tensor], Outputs]
 ) -> tuple[dict[str, Tensor], Seen | None]:
-    """The sums ``[replicas, k]`` over the rows of one evaluator of each replica, by column.
+    """Return the sums ``[replicas, k]`` over the rows of one evaluator per replica, by column.
 
-    And what was seen of all these rows, if any of them are compared with each other or counted in bins.
+    Also return the outputs for all these rows if some are compared with each other or counted in bins, else None.
     """
     first, sums, logits = evaluators[0], dict[str, Tensor](), list[Tensor]()
     y = torch.stack([evaluator.y for evaluator in evaluators])
@@ -204,21 +204,21 @@ def sum_metrics(
 
 
 def _log_ratio(adversary: Tensor, evaluators: Sequence[Evaluator]) -> Tensor:
-    """The log of the ratio of densities, target over source, ``[replicas, rows]``."""
+    """Return the log density ratio of target to source, ``[replicas, rows]``."""
     odds = torch.tensor([evaluator.odds for evaluator in evaluators], dtype=torch.float64).to(adversary.device)
     return (adversary[..., TARGET] - adversary[..., SOURCE]).double() + odds.unsqueeze(-1)
 
 
 @runtime_checkable
 class MeasuresElsewhere(Protocol):
-    """Engines by algorithm whose clients measure the server's model on rows of their own."""
+    """Makes engines for algorithms, and has clients evaluate the server's model on rows of their own."""
 
     def measured(self, state: FederatedState) -> Mapping[str, Tensor]:
-        """By column, what was measured; what could not be is left out."""
+        """Return the metrics by column, without those that could not be measured."""
 
 
 def metrics_by_client(evaluators: Sequence[Evaluator]) -> dict[str, dict[str, Metric]]:
-    """By client, the measures of the evaluators whose rows are its own, by column."""
+    """Return, by client, the metrics of the evaluators of its own rows, by column."""
     wanted: dict[str, dict[str, Metric]] = {}
     for evaluator in evaluators:
         for name in evaluator.held_by:
@@ -228,9 +228,9 @@ def metrics_by_client(evaluators: Sequence[Evaluator]) -> dict[str, dict[str, Me
 
 @dataclass(frozen=True)
 class OwnSums:
-    """A client's sums over rows of its own, by column.
+    """Computes a client's sums over its own rows, by column.
 
-    evaluators: of its rows. min_rows: sums over fewer rows are not given, nor counts of a class that has fewer.
+    evaluators: of its rows. min_rows: sums over fewer rows are withheld, and counts of a class that has fewer.
     """
 
     function: FlatNetwork
@@ -240,7 +240,7 @@ class OwnSums:
     def __call__(
         self, columns: Sequence[str], z: Tensor, statistics: Statistics, edges: Mapping[str, Tensor] | None = None
     ) -> dict[str, Summed]:
-        """The sums of a model for each of these columns. edges: by column, of bins that are not the usual ones."""
+        """Return the sums of a model for these columns; edges: by column, of bins other than the default ones."""
 
         def outputs(x: Tensor) -> Outputs:
             return Outputs(*(output.unsqueeze(0) for output in self.function.evaluate(z, statistics, x[0])))
@@ -264,7 +264,7 @@ class OwnSums:
 
 
 def _only(evaluator: Evaluator, columns: Sequence[str]) -> Evaluator:
-    """An evaluator that measures no others than these."""
+    """Return the evaluator with only these columns."""
     measures, paired = (
         {column: measure for column, measure in measured.items() if column in columns}
         for measured in (evaluator.measures, evaluator.paired)
@@ -273,7 +273,7 @@ def _only(evaluator: Evaluator, columns: Sequence[str]) -> Evaluator:
 
 
 def _with_edges(evaluator: Evaluator, edges: Mapping[str, Tensor]) -> Evaluator:
-    """An evaluator that counts these columns in bins between other edges."""
+    """Return the evaluator with other bin edges for these columns."""
     finer = {
         column: with_edges(column, measure, edges[column])
         for column, measure in evaluator.all_measures.items()

@@ -1,4 +1,4 @@
-"""What decides an adaptation's numbers, as plain values: what is kept beside its checkpoints, to know it again by."""
+"""Fingerprints of what decides an adaptation's numbers, as plain values, by which its checkpoints are recognised."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ from fedmm.training.adaptation import Adaptation
 _ROWS_LOOKED_AT = 256
 _DIGITS = 16
 _GOLDEN = 0.6180339887498949
-"""Whose multiples modulo 1 weigh rows and columns: unlike each other, and the same everywhere."""
+"""Its multiples modulo 1 are the weights of rows and columns: all different, and the same on every machine."""
 _TOLERANCE = 1e-4
-"""Of the mean absolute input, what rounding on another machine may change a weighted mean by."""
+"""How much rounding on another machine may change a weighted mean, relative to the mean absolute input."""
 _SHOWN = 6
 _MAY_DIFFER = options_that_affect("choice", "place", "name")
-"""Options of ``[run]`` in which a resumed run may differ from the one that was begun."""
+"""Options of ``[run]`` that may change when a run is resumed."""
 
 _SINCE = {"max_fpr": 1.0, "scaled": False}
-"""Options of objectives that are younger than the first checkpoints, which were written with these values."""
+"""Options of objectives that the first checkpoints lack, with the values that these were written with."""
 
 Table = dict[str, Any]
 
 
 def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
-    """Everything that decides an adaptation's numbers but the version and the threads of torch.
+    """Return everything that decides an adaptation's numbers, except the version and threads of torch.
 
-    Of large things (weights, rows) only checksums are kept: of a client's
-    rows in memory those of at most 256, of rows in a Dataset none, as it may draw them anew each time.
+    Weights and rows are kept as checksums: of at most 256 of a client's rows in memory, and of no rows in a Dataset,
+    which may draw them anew each time.
     """
     function, problem, options = adaptation.function, adaptation.problem, adaptation.options
     steps = steps_by_client(adaptation.algorithm.steps, problem.listed)
@@ -69,9 +69,9 @@ def fingerprint(adaptation: Adaptation) -> dict[str, Table]:
 
 
 def fingerprint_rows(adaptation: Adaptation) -> dict[str, str]:
-    """What each client holds, by its name: how many rows of which kind, and a checksum of some.
+    """Describe what each client holds, by its name: the number and kind of its rows, and a checksum of some.
 
-    Where updates carry noise there is no checksum: whoever knows all rows of a client but one could try out that one.
+    With noise in updates there is no checksum: whoever knows all rows of a client but one could test guesses of it.
     """
     checksum = not adaptation.terms.transmission.private
     return {
@@ -82,16 +82,16 @@ def fingerprint_rows(adaptation: Adaptation) -> dict[str, str]:
 
 
 TRAINED_AND_CHOSEN_BY = ("source", "target", "aside")
-"""The parts of a pair that two runs must share to be compared without labels of the target."""
+"""The parts of a pair that two runs must share to be compared without target labels."""
 SOURCE_PARTS = ("source", "test", "aside")
 """The parts into which labelled source rows are dealt."""
 
 
 def fingerprint_pair(pair: DomainPair) -> dict[str, Table]:
-    """What is trained on, tested and chosen by, by part: how many rows, all their classes, and sums of some inputs.
+    """Describe a pair's parts: their number of rows, a checksum of all classes, and a weighted mean of some inputs.
 
-    Inputs are often computed, a little differently on another machine: so sums tell them that are weighted by row and
-    column, and :func:`same_data` compares them with a tolerance. Labels of the target are not looked at.
+    Inputs are often computed, slightly differently on another machine, so there is no checksum of them but a mean
+    weighted by row and column, which :func:`same_data` compares with a tolerance. Target labels are not read.
     """
     parts = {"source": pair.source, "target": pair.target, "test": pair.source_test, "aside": pair.source_validation}
     return {
@@ -106,7 +106,7 @@ def fingerprint_pair(pair: DomainPair) -> dict[str, Table]:
 
 
 def same_data(one: Mapping[str, Any], other: Mapping[str, Any], parts: Sequence[str]) -> bool:
-    """Whether two fingerprints are of the same rows in these parts, as far as they tell."""
+    """Return whether two fingerprints are of the same rows in these parts, as far as fingerprints can tell."""
     try:
         return all(_same_part(one.get(part), other.get(part)) for part in parts)
     except (AttributeError, LookupError, TypeError, ValueError):
@@ -122,7 +122,7 @@ def _same_part(one: Mapping[str, Any] | None, other: Mapping[str, Any] | None) -
 
 
 def _weighted_sum(x: Tensor) -> tuple[float, float]:
-    """The mean of some rows' inputs, weighted by row and column, and that of their absolute values."""
+    """Return the mean of some rows' inputs, weighted by row and column, and the mean of their absolute values."""
     chosen, size = _spread_out(len(x)).tolist(), x[0].numel() if len(x) else 0
     if not size:
         return 0.0, 0.0
@@ -136,7 +136,7 @@ def _weighted_sum(x: Tensor) -> tuple[float, float]:
 
 
 def plain(value: Any) -> Any:
-    """Hyperparameters as JSON can hold them, the same in every process."""
+    """Return hyperparameters as values for JSON, the same in every process."""
     if value is None or isinstance(value, bool | int | float | str):
         return value
     if isinstance(value, Mapping):
@@ -154,7 +154,7 @@ def plain(value: Any) -> Any:
 
 
 def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """What two configurations differ in, but for names and how often checkpoints are written."""
+    """List the differences of two configurations, except for options that may change when a run is resumed."""
     found = []
     for section in {**before, **now}:
         was, is_ = before.get(section, {}), now.get(section, {})
@@ -165,7 +165,7 @@ def differences(before: Mapping[str, Mapping[str, Any]], now: Mapping[str, Mappi
 
 
 def refuse_others(found: Sequence[str], what: str) -> None:
-    """Refuse to go on with what was started with another configuration."""
+    """Refuse to resume what was started with another configuration; found: the differences."""
     if found:
         more = f" and {len(found) - _SHOWN} more" if len(found) > _SHOWN else ""
         raise FedmmError(
@@ -187,7 +187,7 @@ def _rows(held: Rows | None, checksum: bool) -> str:
 
 
 def _spread_out(rows: int) -> Tensor:
-    """Which of so many rows are looked at, int64."""
+    """Return the indices of up to 256 evenly spread rows, int64."""
     return torch.linspace(0, max(0, rows - 1), min(rows, _ROWS_LOOKED_AT), dtype=torch.float64).long()
 
 
