@@ -36,7 +36,7 @@ from typing import Any, NamedTuple
 
 import torch
 from choose_office31 import STEPS, TEXT_NU, objective, tasks_of_features
-from choose_office31_terms import FAMILIES, OBJECTIVES, Candidate, adaptation, table, with_term
+from choose_office31_terms import FAMILIES, OBJECTIVES, Candidate, adaptation, table, with_term, write
 from common import processor, typed_command
 from torch import Tensor
 
@@ -283,12 +283,6 @@ def without_adversary(choice: dict[str, dict[str, str]]) -> dict[str, Candidate]
         silent = replace(played.objective, nu=0.0)
         found[f"{label[: label.rindex(' nu ')]} nu 0"] = played._replace(objective=silent)
     return found
-
-
-def write(result: dict[str, Any], options: argparse.Namespace) -> None:
-    result["seconds"] = round(time.perf_counter() - options.began, 1)
-    if not options.quick:
-        options.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
 
 
 def main() -> None:

@@ -177,9 +177,11 @@ def notes_on_rows(criterion: Criterion, pair: DomainPair) -> list[str]:
 
 def require_measured(criterion: Criterion, measured: Sequence[str], pair: DomainPair) -> None:
     """Refuse to judge by what the runs would not measure, or could not."""
+    if not criterion.metric:
+        return
     name = criterion.signals[0]
     require(
-        not criterion.metric or VALIDATORS[name].column in measured,
+        VALIDATORS[name].column in measured,
         f"the metric {criterion.metric} is judged by {name}, which needs {VALIDATORS[name].needs}",
     )
     rows = pair.source_validation
