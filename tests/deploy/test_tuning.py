@@ -137,7 +137,7 @@ def test_the_sites_count_every_round_and_no_more_questions_than_they_were_asked_
         ),
         ({"max_questions": 30}, r"the tuning takes 37 questions of this site, which has 30 left"),
         ({"require_approval": True}, r"this site's owner approves every single one \(policy.require_approval\)"),
-        ({"max_epsilon": 1.0}, "carries no noise"),
+        ({"max_epsilon": 1.0}, "would carry no noise"),
     ],
 )
 def test_a_site_without_room_leads_to_a_refusal_before_anything_is_trained(
