@@ -1,4 +1,4 @@
-"""The command line. What the user gets wrong is answered by one sentence and exit code 2; Ctrl-C ends with 130."""
+"""The command line. A user's mistake gets one sentence and exit code 2; Ctrl-C exits with 130."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _NO_MEMORY = re.compile(
     r"|Storage size calculation overflowed|integer multiplication overflow",
     re.IGNORECASE,
 )
-"""What torch's and C++'s allocators call it, by system; whatever they say beside it."""
+"""What the allocators of torch and C++ say, on different systems, when memory runs out."""
 _STOPPED = 130
 
 
@@ -28,23 +28,23 @@ def main() -> None:
     """Run the command line."""
     try:
         _run()
-    except KeyboardInterrupt:  # one that came while another was being answered
+    except KeyboardInterrupt:  # a second Ctrl-C while the first was being handled
         _leave_in_peace()
         sys.exit(_STOPPED)
 
 
 def _run() -> None:
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, TextIOWrapper):  # names of files may be more than a terminal can show
+        if isinstance(stream, TextIOWrapper):  # file names may have characters that a terminal cannot show
             stream.reconfigure(errors="backslashreplace")
-    if not os.environ.get("PYTHONSAFEPATH"):  # Python started from here imports no file of the current folder
+    if not os.environ.get("PYTHONSAFEPATH"):  # child processes import no file of the current folder
         os.environ["PYTHONSAFEPATH"] = "1"
     if sys.argv[1:] == ["--version"]:  # without the commands, which take seconds to import
         sys.stdout.write(f"fedmm {__version__}\n")
         sys.exit(0)
     try:
-        if sys.argv[1:2] == ["deploy"]:  # most of its commands have no use for torch
-            from fedmm.cli.deploy import deploy_app  # noqa: PLC0415 - the one that is asked for
+        if sys.argv[1:2] == ["deploy"]:  # most of its commands do not need torch
+            from fedmm.cli.deploy import deploy_app  # noqa: PLC0415 - only what is needed
 
             deploy_app(sys.argv[2:], prog_name="fedmm deploy")
         else:
@@ -70,21 +70,21 @@ def _run() -> None:
 
 
 def _leave_in_peace() -> None:
-    """The process is ending: one more Ctrl-C has nothing to stop, and would show a traceback of what libraries do then.
+    """Ignore further Ctrl-C while the process ends: there is nothing left to stop, only a library's traceback to show.
 
-    Without the handler that Python sets, since it is gone before the last of them.
+    The system ignores it, since Python removes its own handlers before the last libraries have cleaned up.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _out_of_memory(problem: Exception) -> bool:
-    """Whether memory is what was lacking; torch's allocator for the CPU says so in words alone."""
+    """Return whether memory ran out; torch's allocator for the CPU says so only in its message."""
     if isinstance(problem, OSError):
         return problem.errno == errno.ENOMEM
     return isinstance(problem, MemoryError) or _NO_MEMORY.search(str(problem)) is not None
 
 
 def _from_ctrl_c(ended: BaseException | None) -> bool:
-    """Whether Ctrl-C is behind it; typer takes a KeyboardInterrupt for itself and exits with a code of its own."""
+    """Return whether Ctrl-C is the cause; typer turns a KeyboardInterrupt into an exit with its own code."""
     return isinstance(ended, KeyboardInterrupt) or (ended is not None and _from_ctrl_c(ended.__context__))

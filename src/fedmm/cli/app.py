@@ -61,7 +61,7 @@ def _options(
 
 @app.command(name="list")
 def list_() -> None:
-    """List all algorithms, objectives and their terms, data sets, partitions, models, presets, schedules and others."""
+    """List what an experiment can name: algorithms, objectives, data sets, partitions, models, presets and so on."""
     tables: dict[str, Mapping[str, Any]] = {
         "algorithms": ALGORITHMS,
         "objectives": OBJECTIVES,

@@ -1,4 +1,4 @@
-"""What the commands share: plain lines for the user, and the options that several of them have."""
+"""What commands share: printing of plain lines, and options that several of them have."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ INTERRUPTED = 130
 
 
 def say(line: str) -> None:
-    """A line on standard output, whatever is in it."""
+    """Print a line to standard output as it is, without interpreting markup."""
     console.print(line, soft_wrap=True, highlight=False, markup=False)
 
 
@@ -34,7 +34,7 @@ AllowImport = Annotated[
         "May be repeated.",
     ),
 ]
-"""An option of every command that builds what a file describes; it acts when the command line is read."""
+"""An option of every command that builds what a file describes; it takes effect when the command line is parsed."""
 ExperimentFile = Annotated[Path, typer.Argument(help="The experiment, as TOML.", metavar="FILE.toml")]
 Settings = Annotated[
     list[str] | None, typer.Option("--set", help="Change a value: section.key=value. May be repeated.")

@@ -1,4 +1,4 @@
-"""The commands of ``fedmm data``: what files there are, fetching, checking and looking at them."""
+"""The commands of ``fedmm data``: list, download, check and show data sets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ data_app = typer.Typer(
 
 _COLUMNS, _ROWS = 10, 2
 _LONG = 8
-"""Letters in a class's name from which on columns are wider."""
+"""The length of a class name from which on columns are wider."""
 
 _Name = Annotated[
     str, typer.Argument(help="mnist_m, usps, office31, mobilenetv2, or one that 'fedmm data list' shows.")
@@ -48,7 +48,7 @@ _Folder = Annotated[
 
 @data_app.command(name="list")
 def list_(data_dir: _Folder = None) -> None:
-    """List data sets, their folders, and whether they are complete by names and sizes."""
+    """List data sets, their folders, and whether their files are complete, judged by names and sizes."""
     folder = data_dir or data_folder()
     width = 2 + max(map(len, [*sources(), *NEEDED]))
     for source in sources().values():
@@ -119,7 +119,7 @@ def _carry_out(plan: DownloadPlan, retries: Retries) -> None:
 
 @data_app.command(name="check")
 def check_(name: _Name, data_dir: _Folder = None) -> None:
-    """Verify every file, and name the first that is missing, truncated or corrupt."""
+    """Verify every file, and name the first one that is missing, truncated or corrupt."""
     folder = data_dir or data_folder()
     for source in sources_of(name):
         for part, edition in _check_source(source, folder).items():
@@ -159,7 +159,7 @@ def show(
 
 @contextmanager
 def _reading_from(folder: Path | None) -> Iterator[None]:
-    """Data sets look for their files where the environment says."""
+    """Make data sets look for their files in this folder, if one is given."""
     before = dict(os.environ)
     if folder is not None:
         os.environ["FEDMM_DATA"] = str(folder)
@@ -171,7 +171,7 @@ def _reading_from(folder: Path | None) -> Iterator[None]:
 
 
 def _blocks(pair: DomainPair) -> list[SampleBlock]:
-    """Both domains with the same classes, evenly spread over all there are."""
+    """Return samples of both domains from the same classes, evenly spread over all classes."""
     names = [name.replace("_", " ").encode("utf-8", "replace").decode("utf-8") for name in pair.class_names]
     columns = min(_COLUMNS if max(map(len, names)) < _LONG else _COLUMNS - 2, pair.classes)
     classes = torch.linspace(0, pair.classes - 1, columns).round().long().tolist()
@@ -185,7 +185,7 @@ def _blocks(pair: DomainPair) -> list[SampleBlock]:
 
 
 def _samples(rows: Labelled, classes: Sequence[int]) -> NDArray[Any]:
-    """The first rows of each class, ``[_ROWS, classes, C, H, W]``; white where there are not so many."""
+    """Return the first rows of each class, ``[_ROWS, classes, C, H, W]``; white if a class has too few."""
     white = 255 if rows.x.dtype == torch.uint8 else 1
     sheet = rows.x.new_full((_ROWS, len(classes), *rows.x.shape[1:]), white)
     for column, label in enumerate(classes):
@@ -195,6 +195,6 @@ def _samples(rows: Labelled, classes: Sequence[int]) -> NDArray[Any]:
 
 
 def _spread(rows: Labelled, columns: int) -> NDArray[Any]:
-    """Rows evenly spread over all there are, ``[_ROWS, columns, C, H, W]``."""
+    """Return evenly spread rows, ``[_ROWS, columns, C, H, W]``."""
     which = torch.linspace(0, len(rows.y) - 1, _ROWS * columns).round().long()
     return np.asarray(rows.x[which].view(_ROWS, columns, *rows.x.shape[1:]))

@@ -1,4 +1,4 @@
-"""``fedmm deploy``: federations of sites, each in processes of its own."""
+"""``fedmm deploy``: federations of sites that run in separate processes."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ deploy_app = typer.Typer(
 
 _TUNE = "With --tune"
 _ERROR = "error: "
-"""With which a server's log ends that gave up."""
+"""The start of the last line in the log of a server that failed."""
 _Settings = Annotated[list[str] | None, typer.Option("--set", help="Change a value: section.key=value.")]
 _File = Annotated[Path, typer.Argument(help="The experiment, as TOML; - reads standard input.", metavar="FILE.toml")]
 
@@ -64,7 +64,7 @@ def deploy_up(
     foreground: Annotated[bool, typer.Option("--foreground", help="Run until Ctrl-C, then stop everything.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Start a SuperLink and a site for each share of the experiment's data, on this machine."""
+    """Start, on this machine, a SuperLink and a site for each share of the experiment's data or each --site file."""
     from fedmm.deploy.local import local_sites  # noqa: PLC0415 - torch
     from fedmm.sites.experiments import read_experiment  # noqa: PLC0415 - torch
 
@@ -94,7 +94,7 @@ def _stay(deployment: Federation) -> NoReturn:
 
 
 def _at(federation: Path) -> str:
-    """How a federation is named to a command."""
+    """Return the option that names a federation; empty for the default one."""
     return "" if federation == DEFAULT_FEDERATION else f" --federation {federation}"
 
 
@@ -128,10 +128,10 @@ def deploy_run(
         ),
     ] = None,
 ) -> None:
-    """Train over the federation's sites; Ctrl-C ends the run, and `resume` continues it.
+    """Train on the federation's sites. Ctrl-C ends the run, and `resume` continues it.
 
     With --tune, the candidates of `fedmm tune` run one after the other. Sites count every round, and are asked first
-    whether their limits leave room. runs/NAME/tuning then holds tuned.toml, for another run.
+    whether their limits leave room. The result is runs/NAME/tuning/tuned.toml in the federation's folder.
     """
     from fedmm.runs.tuning.candidates import TUNE  # noqa: PLC0415 - torch
     from fedmm.sites.experiments import (  # noqa: PLC0415 - torch
@@ -175,7 +175,7 @@ def deploy_run(
 def _read_tuning(
     file: Path, settings: Sequence[str], given: Mapping[str, Any], run: str, min_sites: int
 ) -> tuple[Experiment, str]:
-    """The experiment as given, and the tuning for the server; what cannot be tuned is refused here."""
+    """Return the experiment as given, and the tuning for the server; refuse what cannot be tuned."""
     from fedmm.deploy.tuning import check_tuning  # noqa: PLC0415 - torch
     from fedmm.sites.experiments import read_sections  # noqa: PLC0415 - torch
 
@@ -190,7 +190,7 @@ def deploy_resume(
     patience: Annotated[float, typer.Option(help="Seconds that a round waits for its sites.")] = 600.0,
     allow_import: AllowImport = None,
 ) -> None:
-    """Continue a run after its last finished round, as a new Flower run; restarts a dead SuperLink."""
+    """Continue a run after its last finished round, as a new Flower run; restart the SuperLink if it is dead."""
     deployment = Federation(federation)
     read_settings(deployment)
     _follow(deployment, run, resume(deployment, run, patience=patience, say=say))
@@ -292,7 +292,7 @@ def deploy_demo(
     insecure: Annotated[bool, typer.Option("--insecure", help="Plain text instead of TLS.")] = False,
     in_memory: Annotated[bool, typer.Option("--in-memory", help="Use a SuperLink that keeps nothing on disk.")] = False,
 ) -> None:
-    """Run two sites of scanned digits in separate processes; check that the bits are those of a single process."""
+    """Run two sites of scanned digits in separate processes, and check that one process gives the same bits."""
     from fedmm.deploy.local import demo  # noqa: PLC0415 - torch
 
     with leave_when_told():

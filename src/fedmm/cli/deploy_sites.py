@@ -1,4 +1,4 @@
-"""``fedmm deploy`` for those who set sites up and own them: invitations, keys, the site itself, its records."""
+"""``fedmm deploy`` for coordinators and owners of sites: invitations, keys, the site itself, and its records."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def deploy_join(
         typer.Option(help="The fingerprint that the coordinator read out; an invitation with any other is refused."),
     ] = "",
 ) -> None:
-    """Take an invitation: make the site's key and its file; the public key goes back to the coordinator."""
+    """Join a federation with an invitation: make the site's key and file. The public key goes to the coordinator."""
     from fedmm.sites.credentials.invitation import join, read_invitation  # noqa: PLC0415 - needs the extra
 
     path = ""
@@ -103,7 +103,7 @@ def deploy_prepare(
 def deploy_register(
     federation: Coordinator,
 ) -> None:
-    """Register the keys in keys/NAME.pub at the running SuperLink, so it lets those sites in."""
+    """Register the keys in keys/NAME.pub at the running SuperLink, which then lets those sites in."""
     deployment = Federation(federation)
     read_settings(deployment)
     register(deployment, say)

@@ -34,8 +34,8 @@ def leaderboard(
 ) -> None:
     """Compare algorithms on minimax problems: bytes and gradients to a target, and the final value.
 
-    The same budgeted search chooses each algorithm's options on each problem, judged by training signals and with its
-    own seed. Run the same command again to continue after an interruption. The folder holds results.jsonl, and the
+    A search with the same budget chooses each algorithm's options on each problem, by training signals and with its own
+    seed. Run the same command again to continue after an interruption. The folder holds results.jsonl, and the
     table and picture made from it.
     """
     if scale not in SCALES:

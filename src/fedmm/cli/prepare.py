@@ -1,4 +1,4 @@
-"""``fedmm init``, ``check`` and ``privacy``: an experiment for the data that is there, looked at before it runs."""
+"""``fedmm init``, ``check`` and ``privacy``: write an experiment for given data, and examine it before it runs."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def init(
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", "--force", help="Replace an existing file.")] = False,
 ) -> None:
-    """Look at data and write a commented FILE.toml for it, which `fedmm check` and `fedmm run` take."""
+    """Inspect data and write a commented FILE.toml for it, ready for `fedmm check` and `fedmm run`."""
 
     require(out is None or out.suffix.lower() == ".toml", f"--out {out} must end in .toml, as experiments do")
     named = tuple(name.strip() for name in columns.split(",")) if columns else ()
@@ -141,7 +141,7 @@ def check(
 
 
 def _runs_of(tables: Mapping[str, Any]) -> list[Experiment]:
-    """What a file describes: a run, the runs of a sweep, or the experiment as given and the other candidates."""
+    """Return what a file describes: a run, the runs of a sweep, or the experiment as given and the other candidates."""
     if TUNE not in tables:
         return grid(tables) if SWEEP in tables else [resolve(tables)]
     own = resolve({section: table for section, table in tables.items() if section != TUNE})
@@ -191,7 +191,7 @@ def _parts(found: Checked) -> Table:
 
 
 def _clients(found: Checked, width: int) -> Table:
-    """Source rows by class where they fit, else how many classes a client has and their smallest and largest."""
+    """Show each client's source rows by class if they fit, else its number of classes and the range of their rows."""
     names = found.class_names
     longest = max(len(client.name) for client in found.clients[:_MOST_CLIENTS])
     apart = longest + 30 + sum(max(len(name[:10]), 5) + 3 for name in names) <= width

@@ -1,4 +1,4 @@
-"""``fedmm report``: runs, finished or not, as one file to look at."""
+"""``fedmm report``: show runs, finished or not, in one file."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ def report(
     out: Annotated[Path, typer.Option(help="The file to write.")],
     format: Annotated[str, typer.Option(help="html, pdf or png; by default the suffix of --out decides.")] = "",
 ) -> None:
-    """Write one file that shows the runs side by side: a page for any browser, without a server or a network.
+    """Write one file that shows runs side by side: an HTML page for any browser, without a server or a network.
 
-    pdf and png are for papers. Runs in progress are shown up to their latest round.
+    For papers, write pdf or png. Runs in progress are shown up to their latest round.
     """
     from fedmm.reporting.html import collect_runs, write_html, write_pdf, write_png  # noqa: PLC0415 - slow to import
 

@@ -25,7 +25,7 @@ _STATES = Path("runs") / "reproduce"
 
 
 class _Selection(NamedTuple):
-    """Which runs of an item; without panels, curves or seeds, all of them."""
+    """The selected runs of an item: an empty list of panels, curves or seeds selects all of them."""
 
     panels: list[str]
     curves: list[str]
@@ -55,7 +55,7 @@ def reproduce(
     draw: Annotated[bool, typer.Option("--draw", help="Run nothing; draw the existing results.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Reproduce a figure or table of the paper: run what is missing, resume what was interrupted, draw it."""
+    """Reproduce a figure or table of the paper: run what is missing, resume what was interrupted, and draw it."""
     where = Where(device, read_precision(precision, "--precision"), stack, seconds)
     selection = _Selection(panel or [], curve or [], seed or [], scale)
     for found in _find_items(item, paper):
@@ -66,7 +66,7 @@ def reproduce(
 
 
 def _find_items(name: str, paper: Path) -> list[Item]:
-    """The item of this name, with - or _, or all of them."""
+    """Return the item of this name, written with - or _, or all items."""
     known = read_items(paper)
     if name == "all":
         return list(known.values())
@@ -79,7 +79,7 @@ def _find_items(name: str, paper: Path) -> list[Item]:
 def _reproduce_item(
     item: Item, paper: Path, selection: _Selection, where: Where, results: Path | None, *, draw_only: bool
 ) -> Reproduced:
-    """Run what is missing, draw, and list every number in ``paper/results.json``."""
+    """Run what is missing and draw it; for the paper's own results at full scale, also write ``paper/results.json``."""
     at_least("--stack", where.stack, 1)
     not_negative("--seconds", where.seconds)
     one_of("--precision", where.precision, ("fp32", "tf32", "bf16"))
@@ -109,7 +109,7 @@ def _reproduce_item(
 
 
 def _command(item: Item, selection: _Selection, where: Where) -> str:
-    """The command that computes these runs anywhere: this machine's folders are left out."""
+    """Return the command that computes these runs on any machine: options that name folders are left out."""
     words = ["fedmm", "reproduce", item.name.replace("_", "-")]
     options: dict[str, Sequence[object]] = {
         "--panel": selection.panels,

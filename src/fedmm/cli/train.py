@@ -35,14 +35,14 @@ _MOST_SEEDS = 1000
 
 
 def choose_folder(out: Path | None, name: str, *, resume: bool, overwrite: bool) -> Path:
-    """The folder that was named, or one in runs/ that is free; with ``resume`` the latest there."""
+    """Return ``out`` or, if none was named, a free folder in runs/; with ``resume``, the latest one there."""
     require(not (resume and overwrite), "--resume and --overwrite exclude each other; use one of them")
     usual = _RUNS / name
     return out or (latest_folder(usual) if resume else free_folder(usual))
 
 
 def _ignore(line: str) -> None:
-    """In place of :func:`say` where nothing is to be said."""
+    """Print nothing, in place of :func:`say`."""
 
 
 def run(
@@ -101,13 +101,13 @@ def run(
 
 
 def _type_compare(file: Path, settings: Sequence[str], allowed: Sequence[str]) -> str:
-    """The command that compares methods on the same file with the same settings."""
+    """Return the command that compares methods on the same file with the same settings."""
     options = [*(("--set", setting) for setting in settings), *(("--allow-import", module) for module in allowed)]
     return shlex.join(["fedmm", "compare", str(file), *(word for pair in options for word in pair)])
 
 
 def _require_own_cluster(runs: Sequence[Experiment], settings: list[str]) -> None:
-    """Refuse a Ray cluster that a file names and the user did not: what comes from its processes may run code here."""
+    """Refuse a Ray cluster that the file names but the user did not: what its processes send could run code here."""
     given = set_values({}, settings).get("run", {}).get("ray_address", "")
     for address in {run.run.ray_address for run in runs} - {"", given}:
         raise FedmmError(
@@ -117,7 +117,7 @@ def _require_own_cluster(runs: Sequence[Experiment], settings: list[str]) -> Non
 
 
 def _describe_result(summary: dict[str, Any]) -> str:
-    """What a run reached, in words; without labels of the target by what needs none, without a target by the source."""
+    """Describe a run's result: target accuracy, without a target the scores on test rows, else target information."""
     accuracy, information = summary["target_accuracy"], summary.get("target_information")
     if accuracy is not None:
         return f"target accuracy {accuracy:.1%}"
@@ -169,7 +169,7 @@ def _sweep(
 
 
 def show_comparison(summary: dict[str, Any], folder: Path, *, judged: bool = False) -> None:
-    """Tables and pictures of several runs; judged: also what their validators say, and the rule's verdicts."""
+    """Show tables and pictures of several runs; judged: also what validators measured, and the rule's verdicts."""
     if summary["runs"]:
         pictures = draw_comparison(folder)
         rows = comparison_rows(read_comparison(folder))
@@ -245,7 +245,7 @@ def compare(
     """Train source only, per-site standardisation, FedAvgGDA and FedMM on the data of FILE.toml, and say which to use.
 
     The verdict uses validators, never target labels, and may be that the evidence does not support adapting. Without a
-    target, methods for the metric are compared by it on rows set aside.
+    target, methods that suit the metric are compared by it on rows set aside.
     The folder holds compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
     """
     changed = [*(settings or []), *([f"run.rounds={rounds}"] if rounds is not None else [])]

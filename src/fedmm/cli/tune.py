@@ -1,4 +1,4 @@
-"""``fedmm tune``: a setting for an experiment."""
+"""``fedmm tune``: choose a setting for an experiment."""
 
 from __future__ import annotations
 
@@ -34,11 +34,11 @@ def tune(
     resume: Annotated[bool, typer.Option("--resume", help="Continue the tuning in that folder.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Choose algorithm, penalty, rates and nu for FILE.toml, by successive halving.
+    """Choose the algorithm, penalty, learning rates and nu for FILE.toml, by successive halving.
 
-    A [tune] table in the file, written like [sweep], replaces the default grid. Without target labels, validators and
-    the agreement between near rows judge; source only wins where adapting looks harmful. Without a target, a metric on
-    rows set aside judges. The folder holds tuned.toml, which `fedmm run` takes, and tune.json.
+    A [tune] table in the file, written like [sweep], replaces the default grid. Validators without target labels, and
+    the agreement between near rows or seeds, decide; source only wins if adapting looks harmful. Without a target, a
+    metric on rows set aside decides. The folder holds tuned.toml, for `fedmm run`, and tune.json.
     """
     tables = set_values(read_tables(file), settings or [])
     folder = choose_folder(out, f"{folder_name(file.stem)}-tune", resume=resume, overwrite=overwrite)
@@ -60,14 +60,14 @@ def tune(
         )
     except KeyboardInterrupt:
         stopped = True
-    if stopped:  # raised outside, since the command would say so again for an exit that comes of Ctrl-C
+    if stopped:  # raised outside the except block, or the command would report the Ctrl-C once more
         say(f"stopped; finished runs are in {folder}, and --resume continues the tuning")
         raise typer.Exit(INTERRUPTED)
     show_tuned(folder, lambda path: f"fedmm run {path}")
 
 
 def show_tuned(folder: Path, command: Callable[[Path], str]) -> None:
-    """Show what a tuning chose. command: that trains with a file."""
+    """Show what a tuning chose. command: returns the command that trains with a file."""
     tuned = read_tuned(folder)
     if tuned.rows:
         console.print(rich_tuned(tuned, console.width))

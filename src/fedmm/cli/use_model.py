@@ -1,4 +1,4 @@
-"""``fedmm predict``, ``evaluate`` and ``export``: what a run's model is used for."""
+"""``fedmm predict``, ``evaluate`` and ``export``: use the model of a run."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def evaluate(
 
 
 def _calibrate_run(run: FinishedRun, data: str, recall: float | None) -> tuple[FinishedRun, list[str]]:
-    """The run with its probabilities calibrated, where that is asked for, and what is to be said of it."""
+    """Return the run, with calibrated probabilities if requested, and lines to show about the calibration."""
     if not data and recall is None:
         return run, []
     data = data or ASIDE
@@ -258,7 +258,7 @@ def _show(table: Mapping[str, Any], model: str) -> None:
 
 
 def _say_known(table: Mapping[str, Any]) -> None:
-    """Which rows have no class of the model, what that makes of accuracy, and which classes no row has."""
+    """Report rows of classes unknown to the model and the accuracy with them, and classes that no row has."""
     unknown, absent = table["unknown_labels"], table["absent_classes"]
     unlabelled = table["left_out"] - table["unknown_rows"]
     if unlabelled:
@@ -300,7 +300,7 @@ def _classes(classes: list[Mapping[str, Any]]) -> Table:
 
 
 def _groups(grouped: Mapping[str, Any]) -> None:
-    """The groups from the worst on, with 95 % intervals; of many the worst and the best."""
+    """Show groups with 95 % intervals, the worst first; of many, only the worst and the best."""
     shown = Table(title=f"by {grouped['column']}, the lowest accuracy first", title_justify="left")
     shown.add_column(grouped["column"])
     for heading in ("rows", "accuracy", "AUROC"):
@@ -332,7 +332,7 @@ def _groups(grouped: Mapping[str, Any]) -> None:
 
 
 def _confusions(table: Mapping[str, Any]) -> None:
-    """The matrix where it fits on a terminal, else the most frequent confusions."""
+    """Show the confusion matrix if it fits on a terminal, else the most frequent confusions."""
     names, counts = [row["name"] for row in table["classes"]], table["confusion"]
     if len(names) <= _MOST_COLUMNS:
         matrix = Table(title="class (down), predicted (across)", title_justify="left")
@@ -368,11 +368,11 @@ def export(
     recall: Recall = None,
     allow_import: AllowImport = None,
 ) -> None:
-    """Write the model of a run as one file for other programs: from rows as they are stored to probabilities.
+    """Write the model of a run as one file for other programs, which maps rows as they are stored to probabilities.
 
-    The file includes the preprocessing (centring, normalisation, the centre crop, scaling of bytes), what
-    --calibrate-on fits, and the names of the classes; its description has the threshold of --recall. Before it gets
-    its name, it is loaded again and compared with the run's own probabilities.
+    An ONNX or TorchScript file includes the preprocessing (centring, normalisation, the centre crop, scaling of bytes),
+    what --calibrate-on fits, and the names of the classes; its metadata has the threshold of --recall. A safetensors
+    file has only weights and metadata. No file is left unless, loaded again, it gives the run's own probabilities.
     """
 
     ending = FORMATS[format].ending if format in FORMATS else ""

@@ -1,4 +1,4 @@
-"""``fedmm deploy watch`` and ``metrics``: a run as it goes on, for people and for Prometheus."""
+"""``fedmm deploy watch`` and ``metrics``: follow a run, for people and for Prometheus."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _FEW_METRICS, _FEW_ROWS, _MOST_SITES = 8, 6, 20
 
 
 class _WatchedRun:
-    """A run by its name, or the newest as soon as there is one."""
+    """A run by its name, or the newest as soon as there is one. follow: change to newer runs when they start."""
 
     def __init__(self, federation: Federation, name: str | None, *, follow: bool = False) -> None:
         read_settings(federation)
@@ -64,7 +64,7 @@ def deploy_metrics(
     port: Annotated[int, typer.Option(help="The port; 0 picks a free one.")] = 9464,
     host: Annotated[str, typer.Option(help="The address of this machine to listen on.")] = "127.0.0.1",
 ) -> None:
-    """Serve a run's state to Prometheus at http://127.0.0.1:9464/metrics, until Ctrl-C."""
+    """Serve a run's state to Prometheus until Ctrl-C, by default at http://127.0.0.1:9464/metrics."""
     with leave_when_told(), MetricsServer(_WatchedRun(Federation(federation), run, follow=True), port, host) as server:
         say(f"metrics at http://{host}:{server.server_address[1]}/metrics; Ctrl-C ends it")
         server.serve_forever()
@@ -80,7 +80,7 @@ def _watch_live(watched: _WatchedRun, every: float) -> None:
 
 
 def _watch_lines(watched: _WatchedRun, every: float) -> None:
-    """A line for each new round and refusal, for logs and pipes."""
+    """Print a line for each new state, round and refusal, for logs and pipes."""
     state, last, refusals = "", 0, 0
     while True:
         view = watched()
@@ -102,7 +102,7 @@ def _watch_lines(watched: _WatchedRun, every: float) -> None:
 
 
 def snapshot(view: RunView | None) -> list[str]:
-    """A run in plain lines."""
+    """Return a run as plain lines."""
     if view is None:
         return ["no run yet; `fedmm deploy run` starts one"]
     lines = [f"run {view.name}: {view.state}", _progress(view)]

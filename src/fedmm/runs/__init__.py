@@ -1,1 +1,1 @@
-"""Runs from files: one, a sweep, a comparison; their folders, and going on with them."""
+"""Train experiments from files: single runs, sweeps, comparisons and tunings, their folders, and how they resume."""

@@ -1,4 +1,4 @@
-"""From an experiment's configuration to clients, networks and data that can be trained."""
+"""Build clients, networks and data for training from an experiment's configuration."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ from fedmm.training.privacy import require_nothing_learnt
 
 
 class DataCache:
-    """Data sets that were loaded, and their copies on a device: replicas that use the same rows share them.
+    """Loaded data sets and their copies on devices, shared by replicas that use the same rows.
 
-    Also what frozen layers make of rows, which is kept on disk as well.
+    It also holds the outputs of frozen layers, which are cached on disk as well.
     """
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class DataCache:
         self._behind: dict[tuple[object, ...], Tensor] = {}
 
     def pair(self, experiment: Experiment, device: torch.device) -> DomainPair:
-        """The experiment's data on a device."""
+        """Return the experiment's data on a device."""
         key = f"{experiment.data!r} {device}"
         if key not in self._pairs:
             if device.type == "cpu":
@@ -43,7 +43,7 @@ class DataCache:
         return self._pairs[key]
 
     def behind(self, part: FrozenPart, pair: DomainPair) -> DomainPair:
-        """The pair with what frozen layers make of its rows, on the device where they are; rows shared stay shared."""
+        """Return the pair with the frozen layers' outputs as its rows, on the same device; shared rows stay shared."""
         frozen, device = part.checksum(), pair.source.x.device
         part = part.to(device)
 
@@ -79,20 +79,20 @@ def _each_part(pair: DomainPair, change: Callable[[Labelled], Labelled]) -> Doma
 
 
 def select_test_rows(pair: DomainPair) -> dict[str, Labelled]:
-    """The rows that a model is tested on, by domain; a domain without labels has none."""
+    """Return the rows that a model is tested on, by domain; a domain without labelled test rows is left out."""
     parts = {"target": pair.target_test, "source": pair.source_test}
     return {name: part for name, part in parts.items() if part is not None and len(part.y)}
 
 
 def rows_held_at(pair: DomainPair) -> dict[str, Tensor]:
-    """By set of labelled rows, the number of the site that holds each, where the data says so."""
+    """Return the number of the site that holds each labelled source row, by set of rows, if the data has sites."""
     sites = pair.sites
     held = {} if sites is None else {"source": sites.source_test, "source_validation": sites.source_validation}
     return {name: numbers for name, numbers in held.items() if numbers is not None}
 
 
 def prepare(experiment: Experiment, cache: DataCache) -> Adaptation:
-    """Everything checked and built, ready to run."""
+    """Check and build everything, ready to run."""
     run = experiment.run
     device = run.torch_device
     on_cpu, on_device = (

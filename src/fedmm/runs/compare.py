@@ -1,4 +1,4 @@
-"""Which method to use on a user's own data: all of them trained alike, measured, and judged, never by test labels."""
+"""Compare methods on a user's own data: train all of them alike, and judge them without target labels."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _TESTED = {
     "auc": ("source_auroc",),
     "worst_site": ("source_worst_accuracy", "source_accuracy"),
 }
-"""By metric, what is told of rows to test on, which choose nothing."""
+"""By metric, the columns measured on test rows, which are shown but decide nothing."""
 _TEST_ROWS = "columns of the source are of rows to test on, which chose nothing"
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A method by the name that tables show, and its experiments, one a seed."""
+    """A method to compare: its label in tables, and one experiment per seed."""
 
     label: str
     experiments: tuple[Experiment, ...]
@@ -57,11 +57,11 @@ class Candidate:
 def derive_candidates(
     tables: Mapping[str, Any], objectives: Sequence[str] = ADAPTING, seeds: int = 3
 ) -> list[Candidate]:
-    """Source only, per-site standardisation, and FedAvgGDA and FedMM with each objective, on what the file says.
+    """Return source only, per-site standardisation, and FedAvgGDA and FedMM with each objective, for the file's data.
 
-    All have the file's data, clients, model, rounds and batches, the seeds from the file's on, and its options of the
-    objective and the algorithm as far as they know them. FedMM is the file's own algorithm if that is ``fedmm``, else
-    ``fedmm_restrained``; any other algorithm of the file is compared as well. No run ends early.
+    All share the file's data, clients, model, rounds and batches, consecutive seeds from the file's on, and those of
+    the file's options that their objective and algorithm have. FedMM is the file's own algorithm if that is ``fedmm``,
+    else ``fedmm_restrained``; any other algorithm of the file is compared as well. No run stops early.
     """
     given = _read(tables, seeds)
     require_comparable(given)
@@ -86,10 +86,10 @@ def derive_candidates(
 
 
 def derive_labelled(tables: Mapping[str, Any], metric: str, seeds: int) -> list[Candidate]:
-    """Plain federated averaging, and the file's objective with its own algorithm and those that fit the metric.
+    """Return plain federated averaging, and the file's objective with its own algorithm and those for the metric.
 
-    For a rare class, the metric ``auc``, also the objective of that name, and federated averaging with classes that
-    count alike.
+    For the metric ``auc`` (a rare class), also return the objective ``auc``, and federated averaging with balanced
+    class weights.
     """
     given = _read(tables, seeds)
     require_no_noise(given)
@@ -123,7 +123,7 @@ def _label(algorithm: str, objective: str) -> str:
 
 
 def _loss(tables: Mapping[str, Any], objective: str) -> dict[str, Any]:
-    """The section of an objective, with what it knows of the file's options."""
+    """Return the ``[objective]`` section for this objective, with those of the file's options that it has."""
     return options_for(tables, "objective", objective, OBJECTIVES)
 
 
@@ -148,7 +148,7 @@ def _candidate(
 
 
 def require_comparable(given: Experiment) -> None:
-    """Refuse what leaves nothing to judge by, or judges by labels of the target."""
+    """Refuse an experiment that trains on target labels, leaves nothing to judge by, or already scales per site."""
     require(
         not isinstance(given.partition, TargetSupervised),
         "target_supervised learns from the target's labels, which compare never looks at; use another partition",
@@ -162,7 +162,7 @@ def require_comparable(given: Experiment) -> None:
 
 
 def require_no_noise(given: Experiment) -> None:
-    """Refuse noise on updates, beside which what is measured on rows of the clients would leave without any."""
+    """Refuse noise on updates: what is measured on the clients' rows would leave the clients without any."""
     require(
         not given.transmission.private,
         f"transmission {given.transmission.name!r} adds noise to updates, and what the verdict depends on, measured on "
@@ -190,12 +190,12 @@ def compare_methods(
     progress: bool = True,
     say: Say = lambda line: None,
 ) -> Table | None:
-    """Train every candidate for every seed, judge them, and write ``compare.json``, which is returned.
+    """Train every candidate with every seed, judge them, write ``compare.json``, and return its content.
 
-    objectives: to adapt with, ``ADAPTING`` by default. metric: of ``METRICS``, without a target; by default what the
-    experiment trains for.
+    objectives: those to adapt with, ``ADAPTING`` by default. metric: one of ``METRICS``, for experiments without a
+    target; by default what the experiment trains for.
 
-    None after Ctrl-C: what was done is kept, and ``resume`` continues it. A run that diverges is part of the answer.
+    Return None after Ctrl-C: what was done is kept, and ``resume`` continues it. Diverged runs count in the verdict.
     """
     given = experiment({section: table for section, table in tables.items() if section != SWEEP})
     criterion, cache, notes = None, DataCache(), list[str]()
@@ -253,9 +253,9 @@ def compare_methods(
 def _entry(
     candidate: Candidate, folder: Path, names: Mapping[tuple[str, int], str], tested: Sequence[str] = ()
 ) -> Table:
-    """What the runs of a candidate measured after their last round, by validator; of a run that diverged, nothing.
+    """Return what a candidate's runs measured after their last round, by column; None for each run that diverged.
 
-    tested: further columns.
+    tested: columns to include besides those of the validators.
     """
     first = candidate.experiments[0]
     runs = [names[candidate.label, experiment.run.seed] for experiment in candidate.experiments]
@@ -275,7 +275,7 @@ def _entry(
 
 
 def judge_labelled(entries: Sequence[Table], criterion: ByValidation) -> Table:
-    """The method that is best on rows set aside; whether anything was adapted to is no question here."""
+    """Return the method that is best on the rows set aside; ``supported`` is None, since nothing adapts."""
     field = {entry["label"]: [_measure(values, criterion) for values in _by_seed(entry)] for entry in entries}
     vetoes, ranks = criterion.judge(field, 0)
     best, *others = [label for label in ranks if label not in vetoes] or [entries[0]["label"]]
@@ -295,13 +295,13 @@ def _measure(values: Table, criterion: ByValidation) -> Measured:
 
 
 def _label_shift(folders: Sequence[Path]) -> Table | None:
-    """As the source-only models see it: of their estimates the one that excludes least; None if there is none."""
+    """Return the source-only models' estimate with the largest upper bound; None if there is none."""
     worst = worst_shift(list(filter(None, map(read_completed, folders))))
     return None if worst is None else dict(worst)
 
 
 def judge_candidates(entries: Sequence[Table], shift: LabelShift | None) -> Table:
-    """The verdict on each candidate, written into its entry, and the one on all of them."""
+    """Judge each candidate, store the verdict in its entry, and return the verdict on all of them."""
     source_only, *others = entries
     for entry in others:
         verdict = _judge_one(source_only, entry, shift)
@@ -321,7 +321,7 @@ def judge_candidates(entries: Sequence[Table], shift: LabelShift | None) -> Tabl
 
 
 def _reason(entry: Table) -> str:
-    """Why a candidate is judged as it is, without the head of the sentence."""
+    """Return the reason for a candidate's verdict, without the standard start of the sentence."""
     sentence: str = entry["verdict"]["sentence"]
     for head in (NOT_SUPPORTED, CANNOT_JUDGE):
         sentence = sentence.removeprefix(f"{head}: ")
@@ -337,7 +337,7 @@ def _judge_one(source_only: Table, entry: Table, shift: LabelShift | None) -> Ve
 
 
 def _by_seed(entry: Table) -> list[Table]:
-    """What was measured, a table for each run."""
+    """Return what was measured as one table per run."""
     measures = entry["measures"]
     return [{column: values[seed] for column, values in measures.items()} for seed in range(len(entry["runs"]))]
 
@@ -348,7 +348,7 @@ def _rank(entry: Table) -> float:
 
 
 def labels_say(entries: Sequence[Table], verdict: Table) -> str | None:
-    """Whether target labels, which chose nothing, agree with the verdict; None if there are none."""
+    """Say whether target labels, which chose nothing, agree with the verdict; None if there are none."""
     accuracies = {entry["label"]: _drop_missing(entry["measures"].get("target_accuracy", [])) for entry in entries}
     accuracies = {label: values for label, values in accuracies.items() if values}
     other = verdict["use"] if verdict["supported"] else verdict["nearest"]

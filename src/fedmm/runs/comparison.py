@@ -1,4 +1,4 @@
-"""Several runs side by side, in processes of their own, and one summary over them."""
+"""Train several runs in parallel processes, and write one summary of all."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fedmm.training.progress import bars
 _SUMMARY_KEYS = ("label", "algorithm", "objective", "seed", "rounds", "target_accuracy", "seconds", "status")
 _LONGEST_SLUG = 100
 Outcome = tuple[Summary, FedmmError | None] | None
-"""A run's summary, and the word on it if it diverged; None for a run that was never begun."""
+"""A run's summary, and the error if it diverged; None for a run that never started."""
 
 
 def compare(
@@ -39,11 +39,11 @@ def compare(
     progress: bool = True,
     say: Say = lambda line: None,
 ) -> Summary:
-    """Run all experiments, ``workers`` at a time with one thread each, and leave a comparison folder.
+    """Run all experiments, ``workers`` at a time, and write a comparison folder with a run folder for each.
 
-    Every run has a folder of its own inside. After Ctrl-C no run begins, those under way end with their round, and
-    what was done until then is kept. resume: go on with a comparison of the same runs in the folder, if one was
-    begun, without the runs that are completed.
+    After Ctrl-C no further run starts, current runs end after their round, and what was done is kept. Other problems
+    are raised once all runs have ended. resume: continue a comparison of the same runs in the folder, if there is one,
+    without the completed runs.
     """
     names = folder_names(experiments)
     with claim_folder(folder, PLAN, overwrite=overwrite, resume=resume) as going_on:
@@ -87,7 +87,7 @@ def compare(
 
 
 def _run(index: int, tables: dict[str, Table], folder: str, resume: bool) -> Outcome:
-    """A run, in a worker."""
+    """Train one run in a worker process."""
     if told_to_stop():
         return None
 
@@ -111,7 +111,7 @@ def _run(index: int, tables: dict[str, Table], folder: str, resume: bool) -> Out
 
 
 def folder_names(experiments: Sequence[Experiment]) -> list[str]:
-    """A folder name for each run, from its label and seed."""
+    """Return a folder name for each run, made of its label and seed."""
     names = [f"{_slug(experiment.label)}-seed{experiment.run.seed}" for experiment in experiments]
     for name, count in Counter(names).items():
         if count > 1:
@@ -120,7 +120,7 @@ def folder_names(experiments: Sequence[Experiment]) -> list[str]:
 
 
 def _slug(label: str) -> str:
-    """Letters that every file system knows, and no more of them than it takes; what is cut off still counts."""
+    """Return the label in characters that every file system accepts; a long one is cut, with a hash of the whole."""
     slug = re.sub(r"[^a-z0-9.=-]+", "-", label.lower()).strip("-.") or "run"
     return (
         slug
@@ -132,7 +132,7 @@ def _slug(label: str) -> str:
 def comparison_summary(
     title: str, status: str, summaries: Sequence[dict[str, Any]], folders: Sequence[str]
 ) -> dict[str, Any]:
-    """The ``summary.json`` of a comparison."""
+    """Return the content of a comparison's ``summary.json``."""
     return {
         "kind": "comparison",
         "title": title,

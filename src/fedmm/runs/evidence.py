@@ -1,4 +1,4 @@
-"""What finished runs tell of label shift, and of whether adapting helped, without labels of the target."""
+"""Judge label shift, and whether adapting helped, from finished runs, without target labels."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedmm.objectives import OBJECTIVES, SourceOnly
 from fedmm.training.fingerprint import TRAINED_AND_CHOSEN_BY, same_data
 
 MOST_ROWS = 1000
-"""Of each domain, that label shift is estimated from."""
+"""The most rows of each domain from which label shift is estimated."""
 NO_SOURCE_ONLY = (
     "whether adapting helps cannot be judged: no source-only run stands beside the others; add objective.name = "
     f"'{SourceOnly.name}', with the same seeds"
@@ -33,9 +33,9 @@ Summary = Mapping[str, Any]
 
 
 def shift_of_model(probabilities: Callable[[Tensor], Tensor], pair: DomainPair) -> LabelShift | None:
-    """Label shift as a trained model tells it, from source rows set aside; None if there are too few rows.
+    """Estimate label shift with a trained model; None if there are too few rows, or predictions are not finite.
 
-    probabilities: of rows, ``[rows, classes]``.
+    probabilities: predicts class probabilities ``[rows, classes]`` of rows.
     """
     source, target = _spread(_set_aside(pair), MOST_ROWS), _spread(pair.target, MOST_ROWS)
     if len(source.y) < _FEWEST_ROWS or len(target.y) < _FEWEST_ROWS:
@@ -47,9 +47,9 @@ def shift_of_model(probabilities: Callable[[Tensor], Tensor], pair: DomainPair) 
 
 
 def shift_of_data(pair: DomainPair) -> LabelShift | None:
-    """Label shift as a quick logistic regression on the source tells it, without any training of ours.
+    """Estimate label shift with a quick logistic regression on the source, before any federated training.
 
-    None for pictures, wide rows, many classes, and where there are too few rows.
+    Return None for pictures, wide rows, values that are not finite, many classes, one class, or too few rows.
     """
     source, target = pair.source, pair.target
     simple = source.x.dim() == 2 and source.x.shape[1] <= _QUICK_NUMBERS and pair.classes <= _QUICK_CLASSES
@@ -76,7 +76,7 @@ def shift_of_data(pair: DomainPair) -> LabelShift | None:
 
 
 def _set_aside(pair: DomainPair) -> Labelled:
-    """Labelled source rows that nothing was trained on."""
+    """Return labelled source rows that nothing was trained on: those for validation or, without any, for testing."""
     validation = pair.source_validation
     return validation if validation is not None and len(validation.y) else pair.source_test
 
@@ -89,7 +89,7 @@ def _spread(rows: Labelled, most: int) -> Labelled:
 
 
 def shift_table(shift: LabelShift, class_names: Sequence[str]) -> dict[str, Any]:
-    """An estimate as plain values, for JSON."""
+    """Return an estimate as plain values, for JSON."""
     return {
         "source": shift.source.tolist(),
         "target": shift.target.tolist(),
@@ -103,7 +103,7 @@ def shift_table(shift: LabelShift, class_names: Sequence[str]) -> dict[str, Any]
 
 
 def shift_warning(summary: Summary) -> str:
-    """What is to be said of label shift in a run's summary; empty if the estimate does not speak for one."""
+    """Return the warning or note on label shift for a run's summary; empty if the estimate indicates none."""
     shift = summary.get("label_shift")
     if not shift or not shift["notable"]:
         return ""
@@ -111,26 +111,26 @@ def shift_warning(summary: Summary) -> str:
 
 
 def read_shift(table: Mapping[str, Any]) -> LabelShift:
-    """The estimate of a table as :func:`shift_table` makes it."""
+    """Return the estimate from a table written by :func:`shift_table`."""
     source, target = (torch.tensor(table[name], dtype=torch.float64) for name in ("source", "target"))
     return LabelShift(source, target, table["distance"], table["reliable"], table["low"], table["high"])
 
 
 def count_trained_test_rows(pair: DomainPair) -> int:
-    """How many test rows of the target are among those that are trained on without their labels."""
+    """Count the test rows of the target that are also trained on, without their labels."""
     if pair.target_test is None or not len(pair.target_test.x) or not len(pair.target.x):
         return 0
     return count_shared(fingerprints(pair.target.x), fingerprints(pair.target_test.x))
 
 
 def worst_shift(source_only: Sequence[Summary]) -> Mapping[str, Any] | None:
-    """Of the estimates of source-only runs the one that excludes least; None if there is none."""
+    """Return the estimate of source-only runs with the largest upper bound; None if there is none."""
     found = [table for summary in source_only if (table := summary.get("label_shift"))]
     return max(found, key=lambda table: float(table["high"]), default=None)
 
 
 def signals_of(summaries: Sequence[Summary]) -> Signals:
-    """What runs of one method, one a seed, measured after their last rounds without labels of the target."""
+    """Return the label-free validators after the last rounds of one method's runs, if every run measured them."""
     found = {
         name: [float(summary[validator.column]) for summary in summaries if summary.get(validator.column) is not None]
         for name, validator in VALIDATORS.items()
@@ -141,16 +141,16 @@ def signals_of(summaries: Sequence[Summary]) -> Signals:
 
 
 def is_source_only(summary: Summary) -> bool:
-    """Whether a run trained on the source alone, as it is."""
+    """Return whether a run trained on source labels alone, without scaling per site."""
     learns_otherwise = summary["partition"] == TargetSupervised.name or summary.get(PER_SITE, False)
     return bool(summary["objective"] == SourceOnly.name and not learns_otherwise)
 
 
 def find_difference(summaries: Sequence[Summary]) -> str:
-    """What runs differ in, rounds or rows, so that they cannot be compared; empty if they can.
+    """Return why runs cannot be compared, ``rounds`` or ``rows``; empty if they can.
 
-    Runs that may end early by one rule count as of equal rounds. Rows count as far as they are known; those that are
-    scaled per site are others.
+    Runs that may stop early by the same rule count as equally long. Rows are compared by their fingerprints, if they
+    are known and the rows were not scaled per site.
     """
     first, *others = [summary.get("may_stop") or summary["rounds"] for summary in summaries]
     if any(planned != first for planned in others):
@@ -160,17 +160,17 @@ def find_difference(summaries: Sequence[Summary]) -> str:
 
 
 def _adapts(summary: Summary) -> bool:
-    """Whether a run is source only but for what it does to adapt."""
+    """Return whether to judge a run: its objective adapts, or is source only with scaling per site or target labels."""
     objective = OBJECTIVES.get(summary["objective"], SourceOnly)
     return objective.adapts or objective is SourceOnly
 
 
 def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
-    """The rule's verdict on every method among runs, by the summaries of their folders, as plain values.
+    """Return the rule's verdict on every method among runs, by the runs' summaries, as plain values.
 
-    Runs of one label are the seeds of one method. It is compared with the source-only method of the lowest source risk
-    among those of as many rounds on the same rows, whose name and estimate of label shift stand beside the verdict.
-    Runs that did not complete are not judged.
+    Runs with the same label are seeds of one method. Each is compared with the source-only method of the lowest source
+    risk among those with as many rounds on the same rows; the verdict names it, with its estimate of label shift. Runs
+    that did not complete are not judged.
     """
     methods: dict[str, list[Summary]] = {}
     for summary in summaries:

@@ -1,4 +1,4 @@
-"""An experiment whose clients are in the processes of an NVFlare job; each builds its own from the tables."""
+"""Run an experiment with its clients in the processes of an NVFlare job; each is built there from the tables."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fedmm.training.adaptation import Adaptation
 from fedmm.training.evaluators import OwnSums, metrics_by_client
 
 _STATES = "clients"
-"""The folder in a run's folder where the clients' states lie."""
+"""The folder inside a run's folder for the clients' states."""
 
 _LOG = logging.getLogger(__name__)
-_DEPTH = 3  # rounds: a run that goes on from the checkpoint before its last needs one more than two
+_DEPTH = 3  # rounds: resuming from the checkpoint before the last needs one more than two
 
 
 def every_round_kept(planned: Experiment) -> Experiment:
-    """The experiment with a checkpoint after every round: the clients' states stay with them, and are as recent."""
+    """Return the experiment with a checkpoint after every round, as recent as the states that the clients keep."""
     return replace(planned, run=replace(planned.run, checkpoint_every=1))
 
 
@@ -46,7 +46,7 @@ def every_round_kept(planned: Experiment) -> Experiment:
 def nvflare_engines(
     planned: Experiment, adaptation: Adaptation, folder: Path
 ) -> Iterator[Callable[[Algorithm], Engine]]:
-    """Engines for an experiment, by algorithm, all on the same NVFlare, whose processes are ended at the end."""
+    """Yield the engines of an experiment, by algorithm, all on the same NVFlare; end its processes at the end."""
     from fedmm.remote.nvflare import federation  # noqa: PLC0415 - an optional dependency
 
     require(
@@ -70,7 +70,7 @@ def nvflare_engines(
 
 
 class NVFlareEngines:
-    """Engines by algorithm, and the measures of the server's model that clients take on their own rows."""
+    """Engines by algorithm, and the metrics of the server's model that clients measure on their own rows."""
 
     def __init__(self, adaptation: Adaptation, ask: Ask, most_rows: int) -> None:
         self._adaptation = adaptation
@@ -84,7 +84,7 @@ class NVFlareEngines:
 
 
 def _resolve_paths(planned: Experiment) -> Experiment:
-    """The experiment with whole paths: the processes of a job have other current folders."""
+    """Return the experiment with absolute paths, since the processes of a job have other current folders."""
 
     def whole(part: Any) -> Any:
         if isinstance(part, PerSite):
@@ -109,7 +109,7 @@ def _resolve_paths(planned: Experiment) -> Experiment:
 
 
 def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Callable[[str, Packed], Packed]:
-    """A client of an experiment in a process of its own: it works, its states on disk, and measures on its own rows."""
+    """Return the answers of a client in its process: it trains, with states on disk, and measures on its own rows."""
     torch.set_num_threads(threads)
     planned = experiment(tables)
     adaptation = prepare(planned, DataCache())
@@ -119,7 +119,7 @@ def site(name: str, tables: Mapping[str, Any], states: str, threads: int) -> Cal
     sums = OwnSums(adaptation.function, own)
     working = workers(server)
     here: Site | None = None
-    if name in working:  # without adversary, a client without labels has rows to measure on and none to train on
+    if name in working:  # without an adversary, a client without labels only measures and does not train
         memory = DurableMemory(state_folder(Path(states), "run", name), depth=_DEPTH, device=layout.device)
         if not memory.held:
             memory.remember(NEVER, Kept(server.first_own(), problem.statistics))

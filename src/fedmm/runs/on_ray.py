@@ -1,4 +1,4 @@
-"""An experiment whose clients are in Ray actors, each of which builds them from the experiment's tables."""
+"""Run an experiment with its clients in Ray actors, which build them from the experiment's tables."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from fedmm.remote.ray import ActorShare
 
 _STATES = "clients"
-"""The folder in a run's folder where durable states lie."""
+"""The folder inside a run's folder for the clients' durable states."""
 
 
 @contextmanager
 def ray_engines(
     experiment: Experiment, adaptation: Adaptation, folder: Path
 ) -> Iterator[Callable[[Algorithm], Engine]]:
-    """Engines for an experiment, by algorithm, all on the same actors; Ray is left at the end."""
+    """Yield the engines of an experiment, by algorithm, all on the same actors; disconnect from Ray at the end."""
     from fedmm.remote.ray import Actors, RayEngine, ray_cluster  # noqa: PLC0415 - an optional dependency
 
     run, on_gpu = experiment.run, adaptation.function.layout.device.type == "cuda"
@@ -42,7 +42,7 @@ def ray_engines(
     with ray_cluster(run.ray_address, cores=run.actors) as cluster:
         shipped = (
             replace(experiment, run=replace(run, device="cuda")) if on_gpu else experiment
-        )  # an actor sees its own GPU alone
+        )  # an actor sees only its own GPU
         actors = Actors(
             cluster,
             FromTables(shipped.tables(), run.stacked or on_gpu),
@@ -61,7 +61,7 @@ def ray_engines(
 
 @dataclass(frozen=True)
 class FromTables:
-    """Builds an experiment's clients where they are to work; stacked: as one program for each actor."""
+    """Builds an experiment's clients in the process where they train. stacked: as one program per actor."""
 
     tables: dict[str, Table]
     stacked: bool = False
@@ -79,7 +79,7 @@ class FromTables:
 def _stack_clients(
     adaptation: Adaptation, chosen: Precision, names: Collection[str], algorithm: Algorithm, rounds: int, terms: Terms
 ) -> Batched:
-    """One program for some of an experiment's clients; it leaves out what is not finite, and judges nothing else."""
+    """Stack some of an experiment's clients; the stack skips updates that are not finite, and checks nothing else."""
     share = copy(adaptation)
     clients = [client for client in adaptation.problem.clients if client.name in names]
     share.problem = replace(adaptation.problem, clients=clients)

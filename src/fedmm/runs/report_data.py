@@ -1,4 +1,4 @@
-"""What a run keeps to be looked at later: features before and after, predictions of a few rows, scores of test rows."""
+"""Collect data for reports: features before and after training, predictions of a few rows, and scores of test rows."""
 
 from __future__ import annotations
 
@@ -15,27 +15,27 @@ from fedmm.training.adaptation import Adaptation, Adapted
 
 EXHIBITS = "exhibits.safetensors"
 _MAP_ROWS, _MAP_AXES = 150, 50
-"""Rows of each domain on a map, and the principal axes that are kept of their features."""
+"""The most rows of each domain on a map, and the most principal axes of their features."""
 _SAMPLES, _SIDE, _COLUMNS, _TOP = 36, 64, 12, 3
-"""Rows that are shown, the pixels of a side and the numbers of a row at most, and the classes that are told of each."""
+"""The most rows shown, pixels per side of an image, numbers of any other row, and likeliest classes of each row."""
 _MOST_CLASSES = 400
 
 
 def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_rows: bool = True) -> dict[str, Tensor]:
-    """All of it by name; what cannot be had is left out. Labels that are not known are -1.
+    """Return the data by name, without what cannot be computed; unknown labels are -1.
 
     map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.
     sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows, or source rows if there is no target;
     sample_label: ``[k]``; sample_class, sample_probability: the likeliest classes, ``[k, 3]``.
 
-    Of the labelled test rows, with _source and _target behind these names:
+    For labelled test rows, names end in _source or _target:
     confusion: rows by class and predicted class, ``[classes, classes]``.
-    ranking: of two classes, rows of the first and of the second, AUROC and average precision, ``[4]``.
+    ranking: for two classes, the rows of the first and of the second, AUROC and average precision, ``[4]``.
     roc: false and true positive rate; precision_recall: recall and precision, ``[points, 2]``.
-    sites: of each site, rows, those predicted right, those of the second class, and AUROC or NaN, ``[sites, 4]``.
+    sites: per site, its rows, correct predictions, rows of the second class, and AUROC or NaN, ``[sites, 4]``.
     site_names: JSON as bytes.
 
-    Without ``keep_rows`` there are neither maps and samples nor curves, whose steps are single rows.
+    Without ``keep_rows`` there are no maps, no samples, and no curves, since a step of a curve is a single row.
     """
     tensors: dict[str, Tensor] = {}
     if keep_rows:
@@ -53,7 +53,7 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
 def _score_test_rows(
     adapted: Adapted, rows: Labelled, sites: Tensor | None, pair: DomainPair, keep_rows: bool
 ) -> dict[str, Tensor]:
-    """Counts and scores of labelled rows; sites: int64 ``[rows]``, who holds each, where that is known."""
+    """Count and score labelled rows. sites: int64 ``[rows]``, the number of the site that holds each, if known."""
     logits, y = adapted.logits(rows.x).cpu().double(), rows.y.cpu()
     known = (y >= 0) & (y < pair.classes)
     y, logits, predicted = y[known], logits[known], logits.argmax(dim=1)[known]
@@ -78,7 +78,7 @@ def _score_test_rows(
 
 
 def _rank_scores(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
-    """How the scores of class 1 rank rows of both classes, and the curves over all thresholds."""
+    """Return how the scores of class 1 rank rows of both classes, and the curves over all thresholds."""
     ranked = Thresholds.count(y, s)
     numbers = [ranked.negatives, ranked.positives, ranked.auroc, ranked.average_precision]
     tensors = {"ranking": torch.tensor(numbers, dtype=torch.float64)}
@@ -89,7 +89,7 @@ def _rank_scores(y: Tensor, s: Tensor, keep_rows: bool) -> dict[str, Tensor]:
 
 
 def _choose_rows(test: Labelled | None, train: Labelled) -> Labelled:
-    """The same few rows in every run: test rows where there are some, else training rows."""
+    """Return the same few rows in every run: test rows if there are any, else training rows."""
     rows = test if test is not None and len(test.x) else train
     index = permutation(key(0, "exhibits"), len(rows.x))[:_MAP_ROWS]
     known = rows.y is not None and len(rows.y) == len(rows.x)
@@ -112,7 +112,7 @@ def _maps(adaptation: Adaptation, adapted: Adapted, source: Labelled, target: La
 
 
 def _principal(features: Tensor) -> Tensor:
-    """Features ``[rows, width]`` along their first principal axes, ``[rows, axes]``."""
+    """Project features ``[rows, width]`` onto their first principal axes, ``[rows, axes]``."""
     centred = features.double() - features.double().mean(dim=0)
     variances, directions = torch.linalg.eigh(centred @ centred.T)
     axes = min(_MAP_AXES, features.shape[1])
@@ -137,7 +137,7 @@ def _sample_rows(adapted: Adapted, rows: Labelled) -> dict[str, Tensor]:
 
 
 def _small(x: Tensor) -> Tensor:
-    """Images as bytes with sides of at most 64 pixels; other rows by their first numbers."""
+    """Return images as bytes with sides of at most 64 pixels, and the first numbers of other rows."""
     if x.dim() != 4:
         return x.flatten(1)[:, :_COLUMNS].float()
     scaled = x.float() / 255 if x.dtype == torch.uint8 else x.float()
@@ -154,7 +154,7 @@ def _small(x: Tensor) -> Tensor:
 
 
 def _confusion(y: Tensor, predicted: Tensor, classes: int) -> Tensor:
-    """Counts ``[classes, classes]``: of each class in a row, by predicted class."""
+    """Count rows by class (first axis) and predicted class, ``[classes, classes]``."""
     known = (y >= 0) & (y < classes)
     cells = y[known] * classes + predicted[known]
     return torch.bincount(cells, minlength=classes * classes).view(classes, classes).to(torch.int32)

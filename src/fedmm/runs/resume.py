@@ -1,4 +1,4 @@
-"""Resuming runs from their folders: checkpoints, the same configuration and rows, and how programs were computed."""
+"""Resume runs from their folders: checkpoints, checks for the same configuration and rows, and plans of programs."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ def resume_points(
     checkpoints: Sequence[Checkpoints],
     say: Say,
 ) -> list[ResumePoint]:
-    """The newest states that all of these runs have after one round; none if they begin, or begin again.
+    """Return the newest states that all of these runs have after the same round; empty if they start from scratch.
 
-    A run that was started with another configuration, or with other rows, is refused.
+    Refuse a run that was started with another configuration or other rows.
     """
     if not any((folder / EXPERIMENT).exists() for folder in folders):
         return []
@@ -63,12 +63,12 @@ def require_same_run(now: Experiment, folder: Path) -> None:
 
 
 def keep_rows(adaptation: Adaptation, folder: Path) -> None:
-    """Write down what each client holds, to know it again by."""
+    """Store fingerprints of the clients' rows, to recognise them on resuming."""
     write_json(folder / HELD, fingerprint_rows(adaptation))
 
 
 def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
-    """Refuse a folder whose run was begun with other rows, as far as their numbers and some of them tell."""
+    """Refuse a folder whose run was started with other rows, as far as their number and a checksum of some tell."""
     path = folder / HELD
     if not path.exists():
         return
@@ -87,7 +87,7 @@ def require_same_rows(adaptation: Adaptation, folder: Path) -> None:
 
 
 def require_same_input(pair: DomainPair, folder: Path) -> None:
-    """Refuse a folder whose run was begun when the same files would have become other rows, or had other classes."""
+    """Refuse a folder whose run had other classes, or turned the same files into other rows."""
     if not (folder / INPUT).exists():
         return
     names, before = read_input(folder)
@@ -102,7 +102,7 @@ def require_same_input(pair: DomainPair, folder: Path) -> None:
 
 
 def read_completed(folder: Path) -> dict[str, Any] | None:
-    """The summary of a run that completed in a folder; None for one that has something left to do."""
+    """Return the summary of a completed run; None if the run in a folder did not complete."""
     try:
         summary = json.loads((folder / SUMMARY).read_text(encoding="utf-8"))
         completed = summary["kind"] == "run" and summary["status"] == "completed" and (folder / MODEL).exists()
@@ -116,14 +116,14 @@ SETTINGS = "settings.json"
 
 @dataclass(frozen=True)
 class Program:
-    """One stack of the plan: which runs, by their numbers, and how they run."""
+    """One stack of the plan: the numbers of its runs, and how they run."""
 
     members: tuple[int, ...]
     tuned: Tuned
 
 
 def plan_in_words(experiments: Sequence[Experiment], programs: Sequence[Program]) -> str:
-    """The plan, a line for each program."""
+    """Return the plan in words, with a line for each program."""
     lines = [f"{len(experiments)} runs in {len(programs)} program(s):"]
     for number, program in enumerate(programs, start=1):
         first = experiments[program.members[0]]
@@ -138,13 +138,13 @@ def plan_in_words(experiments: Sequence[Experiment], programs: Sequence[Program]
 def write_plan(
     folder: Path, experiments: Sequence[Experiment], names: Sequence[str], programs: Sequence[Program] = ()
 ) -> None:
-    """``plan.json`` of a folder of several runs: every run's configuration, and the programs they run in."""
+    """Write ``plan.json`` for a folder of several runs: every run's configuration, and the programs they run in."""
     runs = {name: run.tables() for name, run in zip(names, experiments, strict=True)}
     write_json(folder / PLAN, {"runs": runs, "programs": [asdict(program) for program in programs]})
 
 
 def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[str]) -> list[Program]:
-    """The programs of a folder that was begun with the same runs; other runs are refused."""
+    """Return the programs of a folder that was started with the same runs; refuse other runs."""
     path = folder / PLAN
     try:
         plan = json.loads(path.read_text(encoding="utf-8"))
@@ -166,14 +166,14 @@ def read_plan(folder: Path, experiments: Sequence[Experiment], names: Sequence[s
 
 
 def keep_settings(folder: Path, settings: StackSettings) -> None:
-    """Write down how a run is computed as a stack."""
+    """Store how a run is computed as a stack."""
     write_json(folder / FOLDER / SETTINGS, asdict(settings))
 
 
 def settings_of(folder: Path, adaptation: Adaptation, chosen: Precision, *, resume: bool) -> StackSettings:
-    """How a single run is computed as a stack: as it began; else on a GPU as suits it, on a CPU always in one way.
+    """Return how to compute a single run as a stack: as it started; else to suit a GPU, or always alike on a CPU.
 
-    A grid is worth measuring what is fastest; one run is worth having the same bits every time.
+    For a grid, it pays to measure what is fastest; for a single run, the same bits every time matter more.
     """
     path = folder / FOLDER / SETTINGS
     if resume:
@@ -189,7 +189,7 @@ def settings_of(folder: Path, adaptation: Adaptation, chosen: Precision, *, resu
 
 
 def fits(settings: StackSettings, device: torch.device) -> bool:
-    """Whether settings were chosen for such a device."""
+    """Return whether settings were chosen for this kind of device."""
     return settings.capture == (device.type == "cuda")
 
 

@@ -1,4 +1,4 @@
-"""One experiment from its configuration to a finished run folder."""
+"""Run one experiment, from its configuration to a finished run folder."""
 
 from __future__ import annotations
 
@@ -38,11 +38,11 @@ from fedmm.training.snapshots import ResumePoint
 _SHOWN = 10
 
 _ELSEWHERE = {"ray": ray_engines, "nvflare": nvflare_engines, "nvflare_poc": nvflare_engines}
-"""Engines whose clients are in other processes."""
+"""Engines that run clients in other processes."""
 
 
 class DivergedRun(FedmmError):  # noqa: N818 - reads as what happened
-    """A run that ended because a client diverged; its folder and ``summary`` hold what was good until then."""
+    """Raised if a client diverged; the run's folder and ``summary`` hold the good rounds before that."""
 
     def __init__(self, message: str, summary: Summary) -> None:
         super().__init__(message)
@@ -62,12 +62,12 @@ def run_experiment(
 ) -> Summary:
     """Train an experiment, write a run folder, and return its summary.
 
-    Everything is checked and built before the folder is made. Ctrl-C, or a client that diverges, leaves a folder with
-    the rounds and the model up to then; the latter is raised after that.
+    Everything is checked and built before the folder is created. After Ctrl-C, or if a client diverges, the folder
+    has the rounds and the model up to then; a divergence is raised as :class:`DivergedRun` once they are written.
 
     folder: where to write; one that is not empty is refused without ``overwrite`` or ``resume``.
-    resume: go on from the newest checkpoint of a run in the folder, if one was started.
-    progress: a bar on the terminal. say: told which engine runs, and why.
+    resume: continue from the newest checkpoint of a run in the folder, if one was started.
+    progress: show a bar on the terminal. say: called with each line for the user, such as which engine runs, and why.
     on_round: called with each round's row of the history. callbacks: objects that watch the training, and may end it.
     """
     if experiment.run.threads:
@@ -102,7 +102,7 @@ def run_experiment(
 
 
 def rows_inside(folder: Path) -> str:
-    """A line on what others could see in a folder."""
+    """Return a line that warns of rows of the data in a folder."""
     return f"{folder} holds a few rows of the data, for pictures and reports; run.keep_rows = false leaves them out"
 
 
@@ -133,7 +133,7 @@ def _closing_words(summary: Summary, experiment: Experiment, folder: Path) -> It
 
 
 def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, str]:
-    """Which engine runs a single experiment, and why."""
+    """Return which engine runs a single experiment, and why."""
     for option in ("actors", "ray_address", "stacked", "durable"):
         used = experiment.run.engine == "ray" or not getattr(experiment.run, option)
         require(used, f"run.{option} is for the engine 'ray', and run.engine is {experiment.run.engine!r}")
@@ -146,7 +146,7 @@ def choose_engine(experiment: Experiment, adaptation: Adaptation) -> tuple[str, 
 
 Outcome = tuple[Summary, Diverged | None]
 Train = Callable[[list[list[Callback]], list[ResumePoint]], list[tuple[Adapted, Diverged | None]]]
-"""Trains several runs: the callbacks of each, and what each goes on from; their models, and what diverged."""
+"""Trains several runs, from each one's callbacks and resume point; returns their models, and what diverged."""
 
 
 def _run_in_folders(
@@ -162,7 +162,7 @@ def _run_in_folders(
     say: Say,
     all_shifts: bool = True,
 ) -> list[Outcome]:
-    """Train runs, and leave a run folder for each. engine: what summaries say of it. callbacks: further ones."""
+    """Train runs, and write a run folder for each. engine: its entry in summaries. callbacks: further ones per run."""
     pairs = [cache.pair(experiment, torch.device("cpu")) for experiment in experiments]
     for note in dict.fromkeys(note for pair in pairs for note in pair.notes):
         say(note)
@@ -238,10 +238,10 @@ def run_stack(
     say: Say = lambda line: None,
     all_shifts: bool = True,
 ) -> list[Outcome]:
-    """Run experiments of one shape as one program, and leave a run folder for each; ``stop`` is asked now and then.
+    """Run experiments of the same shape as one program, and write a run folder for each.
 
-    callbacks: of each run. resume: go on from the checkpoints of the newest round that all of them have, where they
-    were begun. all_shifts: whether runs that adapt estimate label shift too.
+    callbacks: of each run. stop: called now and then; True ends the runs. resume: continue from the newest round of
+    which all runs have checkpoints, if any. all_shifts: whether runs that adapt also estimate label shift.
     """
     run = experiments[0].run
 

@@ -1,4 +1,4 @@
-"""A run's folder: made when training begins, appended to round by round, closed with a summary."""
+"""A run's folder: created when training starts, extended round by round, and closed with a summary."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _LONGEST_NAME = 150
 
 @contextmanager
 def claim_folder(folder: Path, begun: str, *, overwrite: bool = False, resume: bool = False) -> Iterator[bool]:
-    """Keep a folder from other processes inside; yields whether to go on with what was begun there.
+    """Lock a folder against other processes; yield whether to continue what was started there.
 
-    The folder is made if there is none, and removed again if nothing was written to it. One that is not empty is
-    refused; with ``overwrite``, one of an older run is emptied.
+    The folder is created if it does not exist, and removed again if nothing was written to it. One that is not empty is
+    refused; with ``overwrite``, an older run in it is deleted.
 
-    begun: the file that says what runs in the folder, once it is known. resume: go on if that file is there.
+    begun: the file that describes what runs in the folder. resume: continue if that file exists.
     """
     require("\0" not in str(folder), f"the folder {folder} cannot be used: a name must not contain a zero byte")
     with ExitStack() as held:
@@ -56,17 +56,17 @@ def claim_folder(folder: Path, begun: str, *, overwrite: bool = False, resume: b
         try:
             yield going_on
         finally:
-            with suppress(OSError):  # it is not empty, as a rule
+            with suppress(OSError):  # usually, it is not empty
                 folder.rmdir()
 
 
 def _only_begun(folder: Path) -> bool:
-    """Whether a crash came before it was written what runs in a folder."""
+    """Return whether a crash came before the description of what runs in a folder was written."""
     return all(path.name == SUMMARY or path.suffix == ".partial" for path in folder.iterdir())
 
 
 def _empty(folder: Path, *, overwrite: bool) -> None:
-    """Remove an older run from a folder, which stays, as its lock does."""
+    """Delete an older run in a folder, but not the folder itself, which is locked."""
     paths = list(folder.iterdir())
     require(overwrite or not paths, f"the folder {folder} is not empty; name another with --out, or pass --overwrite")
     require(
@@ -81,12 +81,12 @@ def _empty(folder: Path, *, overwrite: bool) -> None:
 
 
 def hold_run_folder(folder: Path) -> AbstractContextManager[None]:
-    """Keep every other process from running in a folder, and refuse to where one does."""
+    """Lock a folder against runs of other processes; refuse one that is locked."""
     return hold_folder(folder, f"another process is at work in {folder}; wait until it ends or name another with --out")
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether the folder's own files say that it is a run or a comparison, finished or not."""
+    """Return whether the folder's own files say that it is a run or a comparison, finished or not."""
     try:
         return json.loads((folder / SUMMARY).read_text(encoding="utf-8")).get("kind") in ("run", "comparison")
     except (OSError, ValueError, AttributeError, RecursionError):
@@ -98,13 +98,13 @@ def _is_ours(folder: Path) -> bool:
 
 
 def folder_name(text: str) -> str:
-    """A text as the name of a folder: it leads nowhere else, and no file system finds it too long."""
+    """Return text as a folder name that contains no path and is not too long for any file system."""
     short = text.encode("utf-8", "ignore")[:_LONGEST_NAME].decode("utf-8", "ignore")
     return short.replace("/", "-").replace("\0", "").strip(". ") or "run"
 
 
 def free_folder(folder: Path) -> Path:
-    """``folder``, or the first of ``folder-2``, ``folder-3`` ... that does not exist."""
+    """Return ``folder``, or the first of ``folder-2``, ``folder-3`` ... that does not exist."""
     number, free = 1, folder
     try:
         while free.exists():
@@ -116,7 +116,7 @@ def free_folder(folder: Path) -> Path:
 
 
 def latest_folder(folder: Path) -> Path:
-    """The last of ``folder``, ``folder-2``, ``folder-3`` ... that exists; ``folder`` where none does."""
+    """Return the last of ``folder``, ``folder-2``, ``folder-3`` ... that exists; ``folder`` if none does."""
     free = free_folder(folder)
     if free == folder:
         return folder
@@ -125,7 +125,7 @@ def latest_folder(folder: Path) -> Path:
 
 
 class RunFolder(Callback):
-    """The files of one run; ``before`` are the rounds of a run that goes on."""
+    """The files of one run. before: the rounds so far of a run that continues."""
 
     def __init__(self, folder: Path, tables: Mapping[str, Table], before: Iterable[Row] = ()) -> None:
         self.folder = folder
@@ -153,13 +153,13 @@ class RunFolder(Callback):
         self.refuse(round_, self._refusals.get(round_, ()))
 
     def append(self, row: Row) -> None:
-        """One more round, on disk before the next begins."""
+        """Write a round to disk before the next one starts."""
         with _explain_errors(f"round {row['round']}", self.folder):
             self._rounds.write(_line(row))
             self._rounds.flush()
 
     def refuse(self, round: int, refused: Iterable[Refusal]) -> None:
-        """Whose updates were not counted in a round, and why."""
+        """Write whose updates were not counted in a round, and why."""
         text = "".join(json.dumps({"round": round, **refusal._asdict()}) + "\n" for refusal in refused)
         if text:
             path = self.folder / REFUSED
@@ -170,7 +170,7 @@ class RunFolder(Callback):
                 file.write(text)
 
     def tensors(self, name: str, tensors: Mapping[str, Tensor]) -> None:
-        """Tensors beside the run, for pictures."""
+        """Write tensors beside the run, for pictures and reports."""
         plain = {
             key: tensor.detach().cpu().clone(memory_format=torch.contiguous_format) for key, tensor in tensors.items()
         }
@@ -178,13 +178,13 @@ class RunFolder(Callback):
             save_file(plain, partial)
 
     def remove(self, *names: str) -> None:
-        """Leave nothing of files that an earlier run in the folder may have left."""
+        """Delete files that an earlier run in the folder may have left."""
         for name in names:
             with _explain_errors(name, self.folder):
                 (self.folder / name).unlink(missing_ok=True)
 
     def summarise(self, summary: Mapping[str, Any]) -> None:
-        """The last word on the run."""
+        """Write the summary of the run."""
         write_json(self.folder / SUMMARY, summary)
 
     def __enter__(self) -> RunFolder:
@@ -196,12 +196,12 @@ class RunFolder(Callback):
         try:
             self._rounds.close()
         except OSError as problem:
-            if value is None:  # else that is the word on it: closing only tries once more what failed before
+            if value is None:  # else that error counts: closing only retries the write that failed
                 raise _build_error("the last rounds", self.folder, problem) from problem
 
 
 def _until(path: Path, round: int) -> str:
-    """The lines of what was refused up to a round that a run goes on from; a line torn by a crash is no line."""
+    """Return the lines on updates refused up to the round after which a run continues, without one torn by a crash."""
     *lines, _ = path.read_bytes().split(b"\n")
     kept = []
     for number, line in enumerate(lines, start=1):
@@ -218,19 +218,19 @@ def _line(row: Row) -> str:
 
 
 def _finite(row: Row) -> Row:
-    """JSON knows no infinity: a number that is not finite becomes null."""
+    """Replace numbers that are not finite by None, since JSON has no infinity."""
     return {name: value if value is None or math.isfinite(value) else None for name, value in row.items()}
 
 
 def _whole(path: Path, text: str) -> None:
-    """Write a file that is there whole or not at all."""
+    """Write a file as a whole or not at all."""
     with replace_file(path) as partial:
         partial.write_text(text, encoding="utf-8")
 
 
 @contextmanager
 def _explain_errors(what: str, folder: Path) -> Iterator[None]:
-    """What cannot be written inside, on a full disk for example, is told in one sentence."""
+    """Raise FedmmError in one sentence if something cannot be written inside, for example on a full disk."""
     try:
         yield
     except (OSError, SafetensorError) as problem:
@@ -242,7 +242,7 @@ def _build_error(what: str, folder: Path, problem: Exception) -> FedmmError:
 
 
 def write_input(folder: Path, pair: DomainPair) -> None:
-    """Say what a model that was trained on the pair takes and tells apart."""
+    """Write the input and the classes of a model that is trained on the pair."""
     table = None if pair.input is None else input_table(pair.input)
     named = {"headings": list(pair.input.headings)} if pair.input is not None and pair.input.headings else {}
     write_json(
@@ -251,7 +251,7 @@ def write_input(folder: Path, pair: DomainPair) -> None:
 
 
 def read_input(folder: Path) -> tuple[tuple[str, ...], Input | None]:
-    """The names of a run's classes, and its way from files to rows; None for a built-in data set."""
+    """Return the names of a run's classes, and how files become rows; None for a built-in data set."""
     path = folder / INPUT
     try:
         content = json.loads(path.read_text(encoding="utf-8"))

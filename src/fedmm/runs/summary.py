@@ -1,4 +1,4 @@
-"""What a run leaves when it ends: its models, what pictures need, and the summary."""
+"""Write the results of a run: its models, data for pictures and reports, and the summary."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def finish_run(
     *,
     shifts: bool = True,
 ) -> Summary:
-    """The model, what pictures need, and the summary. shifts: whether label shift is estimated."""
+    """Write a run's models, data for reports, and summary; return the summary. shifts: estimate label shift."""
     pair = cache.pair(experiment, torch.device("cpu"))
     for event in adapted.history.events:
         if event["policy"] == "stop":
@@ -64,7 +64,7 @@ def finish_run(
         summary["note"] = NO_TARGET_LABELS
     summary["tested_rows_trained_on"] = count_trained_test_rows(pair) if experiment.looks_at_target else 0
     private = adaptation.terms.transmission.private
-    if not private:  # they are computed from rows without noise
+    if not private:  # fingerprints and label shift are computed from rows without noise
         summary["fingerprint"] = fingerprint_pair(pair)
     shift = shift_of_model(adapted.predict_proba, pair) if shifts and not private else None
     summary["label_shift"] = None if shift is None else shift_table(shift, pair.class_names)
@@ -73,7 +73,7 @@ def finish_run(
 
 
 def _samples(pair: DomainPair, keep_rows: bool) -> dict[str, torch.Tensor]:
-    """The first rows of both domains; without ``keep_rows`` none, of the same shape and type."""
+    """Return the first rows of both domains; without ``keep_rows`` zero rows of the same shape and dtype."""
     count = (_SAMPLE_POINTS if pair.source.x.dim() == 2 else _SAMPLE_IMAGES) if keep_rows else 0
     return {
         "source_x": pair.source.x[:count],
@@ -84,7 +84,7 @@ def _samples(pair: DomainPair, keep_rows: bool) -> dict[str, torch.Tensor]:
 
 
 def _boundary(adapted: Adapted, pair: DomainPair) -> dict[str, torch.Tensor]:
-    """The predicted probability of class 1 on a grid around all points."""
+    """Return the predicted probability of class 1 on a grid around all points."""
     points = torch.cat([pair.source.x, pair.target.x])
     low, high = points.amin(dim=0), points.amax(dim=0)
     margin = torch.where(high > low, 0.1 * (high - low), 1.0)
@@ -136,12 +136,12 @@ def _summary(experiment: Experiment, adaptation: Adaptation, adapted: Adapted) -
 
 
 def no_best_model(best_by: str) -> str:
-    """A line on a validator that said nothing."""
+    """Return a message for a run whose validator could not be measured."""
     return f"no model is kept as the best: {best_by} could not be measured in any round"
 
 
 def _site_weights(adaptation: Adaptation, adapted: Adapted) -> Summary:
-    """Lambda after the last round, by client, of an algorithm whose server weighs the clients' losses."""
+    """Return lambda after the last round, by client, if the algorithm's server weights the clients' losses."""
     weights = adapted.state.server.get("weights")
     if weights is None:
         return {}
@@ -150,7 +150,7 @@ def _site_weights(adaptation: Adaptation, adapted: Adapted) -> Summary:
 
 
 def _describe_best(adapted: Adapted, measures: Sequence[str]) -> Summary:
-    """The best model by a validator, and what was measured in its round; under another key where labels chose it."""
+    """Describe the best model by a validator and its round, under ``oracle_best`` if target labels chose it."""
     best = adapted.best
     if best is None:
         return {"best": None}
@@ -161,7 +161,7 @@ def _describe_best(adapted: Adapted, measures: Sequence[str]) -> Summary:
 
 
 def _privacy(account: PrivacyAccount, history: History) -> Summary:
-    """What the run's noise was worth."""
+    """Return the differential privacy of the run."""
     epsilon = _finite(account.spent([int(many or 0) for many in history["clients"]]))
     about = {"delta": account.noise.delta, "trust": account.noise.trust, "neighbours": "one client replaced"}
     return {"epsilon": epsilon, **about}
@@ -172,7 +172,7 @@ def _finite(value: float | None) -> float | None:
 
 
 def provenance(device: torch.device) -> Summary:
-    """What a number was computed on."""
+    """Return the versions and the hardware with which numbers were computed."""
     return {
         "versions": {"fedmm": __version__, "torch": torch.__version__, "python": platform.python_version()},
         "hardware": {

@@ -1,4 +1,4 @@
-"""A grid of experiments in as few programs as possible; on a CPU, side by side in processes."""
+"""Run a grid of experiments in as few programs as possible; on a CPU, in parallel processes."""
 
 from __future__ import annotations
 
@@ -33,11 +33,11 @@ from fedmm.training.stack_settings import Tuned, choose_settings
 
 OnRow = Callable[[int, Row], None]
 Outcome = tuple[Summary, str | None]
-"""A run's summary, and the word on it if it diverged."""
+"""A run's summary, and the error message if it diverged."""
 
 
 class DivergedRuns(FedmmError):  # noqa: N818 - reads as what happened
-    """A sweep with runs that diverged; ``summary`` is of all of them."""
+    """Raised if runs of a sweep diverged; ``summary`` covers all runs."""
 
     def __init__(self, message: str, summary: Summary) -> None:
         super().__init__(message)
@@ -56,12 +56,12 @@ def run_sweep(
     say: Say = lambda line: None,
     all_shifts: bool = True,
 ) -> Summary:
-    """Run all experiments and leave a comparison folder with an ordinary run folder for each inside.
+    """Run all experiments, and write a comparison folder with an ordinary run folder for each.
 
-    Runs of one shape are stacked. The plan is told before it is carried out. Ctrl-C leaves what was done until then.
-    resume: go on with a sweep of the same runs in the folder, if one was begun: as it was planned then, without the
-    runs that are completed. stop: asked now and then whether to end as after Ctrl-C.
-    all_shifts: whether runs that adapt estimate label shift too, which takes a moment each; source-only runs always do.
+    Runs of the same shape are stacked. The plan is reported before it is carried out. Ctrl-C keeps what was done.
+    resume: continue a sweep of the same runs in the folder, if there is one, by its plan and without the completed
+    runs. stop: called now and then; True ends the sweep as Ctrl-C does.
+    all_shifts: whether runs that adapt also estimate label shift, which takes a moment; source-only runs always do.
     """
     require_stackable(experiments)
     runs = _Runs(experiments)
@@ -111,7 +111,7 @@ def _is_interrupted(outcome: Outcome) -> bool:
 
 
 def require_stackable(experiments: Sequence[Experiment]) -> None:
-    """Refuse runs that a sweep cannot stack, and trackers that are not there."""
+    """Refuse runs that a sweep cannot stack, and trackers whose libraries are missing."""
     for planned in experiments:
         require(
             planned.run.engine in ("auto", "batched"),
@@ -121,7 +121,7 @@ def require_stackable(experiments: Sequence[Experiment]) -> None:
 
 
 class _Runs:
-    """The experiments of a sweep, each prepared once, when it is first needed."""
+    """The experiments of a sweep; each is prepared once, when it is first needed."""
 
     def __init__(self, experiments: Sequence[Experiment]) -> None:
         self.experiments = experiments
@@ -145,13 +145,13 @@ def _new_plan(runs: _Runs) -> list[Program]:
 
 
 def _on_this_device(program: Program, runs: _Runs) -> Program:
-    """The program as it was planned; planned anew where the device is of another kind now."""
+    """Return the program as planned, with new settings if they were chosen for another kind of device."""
     device = runs.experiments[program.members[0]].run.torch_device
     return program if fits(program.tuned.settings, device) else replace(program, tuned=runs.tuned(program.members))
 
 
 def _read_outcomes(program: Program, folders: Sequence[Path], bars: RunsProgress) -> Sequence[Outcome | None]:
-    """The outcomes of a program whose runs are all completed; none if one is not."""
+    """Return the outcomes of a program if all of its runs have completed, else an empty list."""
     summaries = [summary for folder in folders if (summary := read_completed(folder))]
     if len(summaries) < len(folders):
         return []
@@ -171,7 +171,7 @@ def _run(
     say: Say,
     all_shifts: bool,
 ) -> Sequence[Outcome | None]:
-    """One program; None for a run that was never begun."""
+    """Run one program; the outcome of a run that never started is None."""
     chosen = [runs.experiments[number] for number in program.members]
     processes = program.tuned.processes
     if processes > 1 and not can_start_workers():
@@ -206,7 +206,7 @@ def _run_in_folders(
     *args: Any,
     **options: Any,
 ) -> list[Outcome]:
-    """:func:`fedmm.runs.run.run_stack`, which no other process disturbs."""
+    """Call :func:`fedmm.runs.run.run_stack` with the folders locked against other processes."""
     with ExitStack() as held:
         for folder in folders:
             folder.mkdir(exist_ok=True)
@@ -226,7 +226,7 @@ def _in_processes(
     say: Say,
     all_shifts: bool,
 ) -> list[Outcome | None]:
-    """The runs of one program dealt to processes, each a smaller stack; None for a run that was never begun."""
+    """Split the runs of one program among processes, each with a smaller stack; None for a run that never started."""
     parts = [range(first, len(experiments), tuned.processes) for first in range(tuned.processes)]
     calls = [
         (

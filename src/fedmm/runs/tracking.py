@@ -1,4 +1,4 @@
-"""Runs shown live by TensorBoard or MLflow, through their own libraries. Training never depends on them."""
+"""Show runs live in TensorBoard or MLflow, through their own libraries. Training never depends on them."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ _ENDED = {"completed": "FINISHED", "interrupted": "KILLED", "diverged": "FAILED"
 
 
 class Tracker(Protocol):
-    """Where a run is shown while it goes on."""
+    """Shows a run while it trains."""
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
-        """One more finished round."""
+        """Show a finished round."""
 
     def finish(self, summary: Mapping[str, Any], folder: Path) -> None:
-        """The last word on the run, and its files."""
+        """Show the summary and the files of the finished run."""
 
     def close(self) -> None:
-        """Nothing more will come."""
+        """Send what is left; nothing follows."""
 
 
 class TensorBoardTracker:
@@ -73,7 +73,7 @@ class TensorBoardTracker:
 
 
 class MLflowTracker:
-    """A run at MLFLOW_TRACKING_URI or, if that is not set, in ``RUN/mlruns``; known again by ``RUN/mlflow.json``."""
+    """A run at MLFLOW_TRACKING_URI or, if not set, in ``RUN/mlruns``; ``RUN/mlflow.json`` identifies it on resuming."""
 
     _PARAMETERS_AT_ONCE, _METRICS_AT_ONCE, _SECONDS, _MARK = 100, 900, 1.0, "round"
 
@@ -112,14 +112,14 @@ class MLflowTracker:
         return str(run.info.run_id)
 
     def _last_round(self) -> int:
-        """The last round that is there: a run that goes on from an earlier checkpoint repeats it to the bit."""
+        """Return the last logged round: a run that resumes from an earlier checkpoint repeats rounds bit for bit."""
         return max((metric.step for metric in self._client.get_metric_history(self._run, self._MARK)), default=0)
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
         if number <= self._last:
             return
         now = int(time.time() * 1000)
-        marked = {**values, self._MARK: float(number)}  # last: what is before it has been written
+        marked = {**values, self._MARK: float(number)}  # last, so that a logged mark means a whole round
         self._waiting += [self._metric(name, value, now, number) for name, value in marked.items()]
         if time.monotonic() - self._sent >= self._SECONDS:
             self._send()
@@ -148,7 +148,7 @@ TRACKERS: dict[str, tuple[str, Callable[[Experiment, Path, int], Tracker]]] = {
     "tensorboard": ("tensorboard", TensorBoardTracker),
     "mlflow": ("mlflow", MLflowTracker),
 }
-"""By name, the library that must be installed, and the tracker."""
+"""By name, the required library, and the tracker."""
 
 
 def require_trackers(names: Sequence[str]) -> None:
@@ -159,10 +159,10 @@ def require_trackers(names: Sequence[str]) -> None:
 
 
 class Tracks(Callback):
-    """The trackers of one run. One that fails once training has begun is told of, and left alone from then on."""
+    """The trackers of one run. One that fails during training is reported, and not used again."""
 
     def __init__(self, experiment: Experiment, folder: Path, done: int = 0) -> None:
-        """``done``: the rounds that the run goes on from."""
+        """``done``: the number of rounds that a resumed run has finished."""
         require_trackers(experiment.run.track)
         self._folder = folder
         self._trackers: dict[str, Tracker] = {}
@@ -181,7 +181,7 @@ class Tracks(Callback):
             self._each("a round", lambda tracker: tracker.round(int(row["round"] or 0), values))
 
     def finish(self, summary: Mapping[str, Any]) -> None:
-        """The run has ended, and its files are written."""
+        """Tell the trackers that the run has ended and its files are written."""
         self._each("the end of the run", lambda tracker: tracker.finish(summary, self._folder))
 
     def _each(self, what: str, do: Callable[[Tracker], None]) -> None:
@@ -202,7 +202,7 @@ class Tracks(Callback):
 
 
 def scalars(values: Mapping[str, Any]) -> dict[str, float]:
-    """All finite numbers of a table by name, those of tables in it as ``clients/site/drift``."""
+    """Return all finite numbers of a table by name, those of nested tables as ``clients/site/drift``."""
     return dict(_scalars(values, ""))
 
 
@@ -216,7 +216,7 @@ def _scalars(values: Mapping[str, Any], before: str) -> Iterator[tuple[str, floa
 
 
 def flat_settings(experiment: Experiment) -> dict[str, str | int | float | bool]:
-    """The configuration as one table: ``algorithm.lr_min`` and so on."""
+    """Return the configuration as one flat table, with keys such as ``algorithm.lr_min``."""
     return {
         f"{section}.{key}": value if isinstance(value, str | int | float | bool) else json.dumps(value, default=str)
         for section, table in experiment.tables().items()
@@ -225,7 +225,7 @@ def flat_settings(experiment: Experiment) -> dict[str, str | int | float | bool]
 
 
 def _find_run(path: Path, address: str) -> str | None:
-    """The run that an interrupted run was tracked as, at the same address."""
+    """Return the id under which an interrupted run was tracked at the same address; None if there is none."""
     try:
         known = json.loads(path.read_text(encoding="utf-8"))
         return str(known["run"]) if known["address"] == address else None

@@ -1,4 +1,4 @@
-"""What a single run can say of whether adapting helped: a verdict, where source-only runs stand beside it."""
+"""Judge whether adapting helped in a single run, by the source-only runs in the folders beside it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from fedmm.runs.resume import read_completed
 from fedmm.runs.run_folder import EXPERIMENT, ROUNDS, SUMMARY, read_input
 
 KEY = "adaptation"
-"""Of a run's summary."""
+"""The key of the verdict in a run's summary."""
 _SIGNS = ("target_information", "source_risk")
 _ALIKE = ("data", "partition", "model", "aggregation", "transmission")
 _ALIKE_RUN = sorted(options_that_affect("numbers").keys() - {"preset"})  # a preset is spelled out in the other sections
@@ -38,10 +38,10 @@ Summary = Mapping[str, Any]
 
 
 def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, Any] | None:
-    """Say in one sentence whether adapting helped in the completed run of a folder; it is kept in its summary.
+    """Judge in one sentence whether adapting helped in a folder's completed run, and store it in the run's summary.
 
-    None if nothing was adapted, or where target labels were trained on. Finished source-only runs of the same data
-    in the folder beside are compared with, and other seeds of the same method counted in.
+    Return None if the run did not complete, does not adapt, or trained on target labels. The run is compared with
+    completed source-only runs of the same data in the folders beside it; other seeds of the same method count too.
 
     compare: the command that would compare the run's method with source only.
     """
@@ -74,7 +74,7 @@ def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, A
 
 
 def _advice(experiment: Experiment, compare: str, seeds: int) -> str:
-    """What would judge it, if anything is missing; seeds: that both methods have."""
+    """Return which command would judge the run or why none can; empty with enough seeds. seeds: of both methods."""
     try:
         require_comparable(experiment)
     except FedmmError as refusal:
@@ -83,7 +83,7 @@ def _advice(experiment: Experiment, compare: str, seeds: int) -> str:
 
 
 def _beside(folder: Path, tables: Tables, summary: Summary) -> tuple[list[Summary], list[Summary]]:
-    """Completed runs of this method, one a seed, this one first; and those of the best source-only method."""
+    """Return completed runs of this method, one per seed, this one first, and of the best source-only method."""
     own: dict[object, Summary] = {summary["seed"]: summary}
     plain: dict[str, dict[object, Summary]] = {}
     for other in _other_runs(folder):
@@ -112,7 +112,7 @@ def _other_runs(folder: Path) -> list[Path]:
 
 
 def _read(folder: Path) -> tuple[Tables, Summary] | None:
-    """The tables and the summary of a completed run; None for what is no such run, or was damaged."""
+    """Return the tables and summary of a completed run; None if the folder has none, or it is damaged."""
     summary = read_completed(folder)
     if summary is None:
         return None
@@ -131,7 +131,7 @@ def _read(folder: Path) -> tuple[Tables, Summary] | None:
 
 
 def _alike(tables: Tables) -> dict[str, Any]:
-    """What decides whether two runs can be compared; scaling per site is a method of its own."""
+    """Return what comparable runs have in common; scaling per site is left out, since it is a method to compare."""
     sections = {name: {key: value for key, value in tables[name].items() if key != PER_SITE} for name in _ALIKE}
     return {**sections, "run": {key: tables["run"].get(key) for key in _ALIKE_RUN}}
 

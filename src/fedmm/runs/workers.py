@@ -1,4 +1,4 @@
-"""Runs in processes of their own: their rounds come back as they are done, and Ctrl-C stops them in good order."""
+"""Run calls in worker processes, which report rounds as they finish; Ctrl-C stops them cleanly."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _POLL_SECONDS = 0.1
 
 @dataclass(frozen=True)
 class _Channels:
-    """Between us and the workers: the rounds as they are done, what there is to say, and the word to stop."""
+    """What connects the workers to the main process: finished rounds and messages, and the event to stop."""
 
     rows: Queue[tuple[int, Row] | str]
     stop: Event
@@ -37,22 +37,22 @@ _lines: _Channels  # in a worker
 
 
 def report(number: int, row: Row) -> None:
-    """In a worker: one more finished round of run ``number``."""
+    """Report a finished round of run ``number`` from a worker."""
     _lines.rows.put((number, row))
 
 
 def tell(line: str) -> None:
-    """In a worker: something to say."""
+    """Send a message from a worker to the user."""
     _lines.rows.put(line)
 
 
 def told_to_stop() -> bool:
-    """In a worker: whether to stop."""
+    """Return whether this worker is to stop."""
     return _lines.stop.is_set()
 
 
 def can_start_workers() -> bool:
-    """Whether a worker may import the main program, as each does first: a script without a guard would run again."""
+    """Return whether workers can import the main program: a script without a ``__name__`` guard would run again."""
     main = sys.modules["__main__"]
     path, module = getattr(main, "__file__", None), getattr(getattr(main, "__spec__", None), "name", "")
     if path is None or module.split(".")[-1] == "__main__":  # a notebook, or `python -m`: not imported
@@ -73,10 +73,10 @@ def side_by_side(
     say: Say = lambda line: None,
     stop: Callable[[], bool] = lambda: False,
 ) -> tuple[list[Future[Any]], bool]:
-    """``work(*call)`` for every call, so many at a time; the ended futures, and whether they were stopped.
+    """Run ``work(*call)`` for every call, ``workers`` at a time; return the futures, and whether they were stopped.
 
-    After Ctrl-C, or once ``stop`` says so, no call begins, and :func:`told_to_stop` is true in those under way; after
-    another Ctrl-C they are ended.
+    After Ctrl-C, or once ``stop`` returns True, no further call starts, and :func:`told_to_stop` is true in the running
+    ones; another Ctrl-C kills them.
     """
     context = multiprocessing.get_context("spawn")
     lines = _Channels(context.Queue(), context.Event())
@@ -106,7 +106,7 @@ def side_by_side(
 
 @contextmanager
 def _end_at_ctrl_c() -> Iterator[None]:
-    """A Ctrl-C inside ends the workers at once: nobody reads what they still say, so they would wait for ever."""
+    """Kill the workers at a Ctrl-C inside: nobody would read what they still send, so they would wait forever."""
     try:
         yield
     except KeyboardInterrupt:
@@ -116,13 +116,13 @@ def _end_at_ctrl_c() -> Iterator[None]:
 
 
 def _begin(lines: _Channels) -> None:
-    global _lines  # noqa: PLW0603 - queues and events reach a worker when it begins, and only then
+    global _lines  # noqa: PLW0603 - queues and events can be passed to a worker only when it starts
     _lines = lines
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    """A worker whose parent was killed must not go on writing to folders that another may go on from."""
+    """End this worker when its parent ends: a run in its folder may be resumed by another process."""
     parent = multiprocessing.parent_process()
     if parent is not None:
         parent.join()
@@ -131,7 +131,7 @@ def _end_with_parent() -> None:
 
 @contextmanager
 def _hide_ctrl_c_from_children() -> Iterator[None]:
-    """Processes begun inside never feel the Ctrl-C that a terminal sends to all: when they stop is for us to say."""
+    """Keep the Ctrl-C that a terminal sends to all from processes started inside: the parent decides when they stop."""
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
@@ -149,12 +149,12 @@ def _watch(
     say: Say,
     look: Callable[[], None] = lambda: None,
 ) -> None:
-    """Hand on the rounds as they come in until every call has ended; ``look`` is called in between."""
+    """Pass on rounds and messages as they arrive until every call has ended; ``look`` is called in between."""
     while True:
         look()
         ended = all(future.done() for future in futures)
         try:
-            with ctrl_c_waits():  # half a row read would spoil the rest
+            with ctrl_c_waits():  # reading half a row would spoil the rest
                 line = lines.get(timeout=_POLL_SECONDS)
         except queue.Empty:
             if ended:

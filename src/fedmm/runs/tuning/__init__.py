@@ -1,1 +1,1 @@
-"""``fedmm tune``: candidates, rungs of them, and the choice, without target labels."""
+"""``fedmm tune``: choose a setting by successive halving over candidates, without target labels."""

@@ -1,4 +1,4 @@
-"""How far candidates' predictions on the clients' target rows agree: between seeds, and between rows that are near."""
+"""Measure how far candidates' predictions on the clients' target rows agree, between seeds and between near rows."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from fedmm.training.predictor import rebuild_model
 
 _NEAREST = 5
 _MOST_ROWS = 1000
-"""Of the target's training rows, over all clients."""
+"""The most target training rows that are predicted, over all clients."""
 
 Agreement = dict[str, dict[str, float]]
-"""By candidate, by name."""
+"""By candidate, the agreements by name."""
 
 
 def measure_agreement(
     folder: Path, names: Mapping[str, Sequence[str]], candidates: Mapping[str, Experiment], cache: DataCache
 ) -> Agreement:
-    """Of all candidates whose runs left models.
+    """Measure Cohen's kappa between predictions, for every candidate whose runs left models.
 
-    ``seed_agreement``: of the predictions of two seeds, the mean over all pairs of seeds; left out where there is one.
-    ``neighbour_agreement``: of a row's prediction and those of the five nearest rows of the same client, the mean over
-    seeds. Both are functions of classes x classes counts that a client could send.
+    ``seed_agreement``: between two seeds, averaged over all pairs; left out if there is only one seed.
+    ``neighbour_agreement``: between a row and the five nearest rows of the same client, averaged over seeds. Both are
+    functions of classes x classes counts that a client could send.
 
-    names: the folders of each candidate's runs, one a seed. No label of the target is looked at. Where the rows are
-    elsewhere, nothing is measured.
+    names: the folders of each candidate's runs, one per seed. No target labels are used. If the rows are elsewhere,
+    nothing is measured.
     """
     if not len(cache.pair(next(iter(candidates.values())), torch.device("cpu")).target.x):
         return {}
@@ -50,7 +50,7 @@ def measure_agreement(
 
 
 def target_rows(experiment: Experiment, cache: DataCache) -> tuple[list[Tensor], list[Tensor]]:
-    """Evenly spread target rows of every client that has two, and the nearest rows of each, by number."""
+    """Return evenly spread target rows of every client that has at least two, and the indices of each row's nearest."""
     pair = experiment.partition.seen(cache.pair(experiment, torch.device("cpu")))
     shares = [share.target for share in experiment.partition.split(pair, experiment.run.seed) if len(share.target) > 1]
     most = max(2, _MOST_ROWS // max(1, len(shares)))
@@ -63,7 +63,7 @@ def _spread(count: int, most: int) -> Tensor:
 
 
 def _predict(path: Path, candidate: Experiment, held: Sequence[Tensor]) -> tuple[list[Tensor], int]:
-    """The predicted classes of every client's rows, and how many classes there are."""
+    """Return the predicted classes of every client's rows, and the number of classes."""
     model = candidate.model.untrained()
 
     def build(shape: tuple[int, ...], classes: int) -> Network:
@@ -75,7 +75,7 @@ def _predict(path: Path, candidate: Experiment, held: Sequence[Tensor]) -> tuple
 
 
 def agreement_of(seeds: Sequence[Sequence[Tensor]], neighbours: Sequence[Tensor], classes: int) -> dict[str, float]:
-    """The agreement of one candidate. seeds: of each, the predicted classes of every client's rows."""
+    """Return the agreement of one candidate. seeds: for each, the predicted classes of every client's rows."""
 
     def pairs(first: Sequence[Tensor], second: Sequence[Tensor]) -> float:
         counted = [count_pairs(a, b, classes) for a, b in zip(first, second, strict=True)]

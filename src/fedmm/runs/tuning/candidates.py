@@ -1,4 +1,4 @@
-"""The candidates of a tuning: the experiment as given, source only, and a grid around the first."""
+"""The candidates of a tuning: the experiment as given, a plain baseline, and a grid around the experiment."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fedmm.objectives import AUC, OBJECTIVES, SourceOnly
 TUNE = "tune"
 AS_GIVEN = "as given"
 ALWAYS = (SOURCE_ONLY, AS_GIVEN)
-"""The candidates that reach the last rung whatever is measured of them, where there is a target."""
+"""With a target, the candidates that reach the last rung whatever they measure."""
 PLAIN = "federated averaging"
-"""The plainest candidate without a target: the cross entropy, by FedAvg."""
+"""The plainest candidate without a target: cross entropy, trained by FedAvg."""
 WEIGHTED = "federated averaging, balanced classes"
-"""The same with classes that count alike, which is tried for a rare class."""
+"""The same with balanced class weights, for a rare class."""
 _ALGORITHMS = ("fedmm_restrained", "fedmm_smoothed", "fedmm", "fedmm_ascent", "fedavg_gda")
 _PENALTIES, _LR_FACTORS, _NUS = (0.5, 1.0, 2.0), (0.5, 1.0, 2.0), (0.3, 1.0)
 _RATES, _POWERS = (0.3, 1.0, 3.0), (0.1, 1.0, 5.0)
@@ -31,11 +31,11 @@ LABELLED_ALGORITHMS = {
     "auc": ("fedavg_gda", "coda_plus", "codasca", "fedmm", "fedmm_smoothed"),
     "worst_site": ("fedavg_gda", "afl", "drfa", "q_ffl", "fedmm_agnostic"),
 }
-"""The algorithms that are tried if there is no target, by metric."""
+"""By metric, the algorithms to try without a target."""
 _FOR_AUC = ("coda_plus", "codasca")
-"""Of these, those that were made for the objective ``auc`` and are tried with no other."""
+"""Those of them made for the objective ``auc``, and tried only with it unless the file names them."""
 _WEIGHTED_BY = ("fedavg_gda", "fedmm")
-"""And those that are tried with balanced classes, for the metric auc."""
+"""Those of them that are also tried with balanced class weights, for the metric ``auc``."""
 _TUNABLE = ("algorithm", "objective", "model", "run")
 _NOT_TUNABLE = {
     "seed": "--seeds N repeats the finalists",
@@ -45,10 +45,10 @@ _NOT_TUNABLE = {
 
 
 def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ()) -> dict[str, Experiment]:
-    """Source only, the experiment as given, and the grid, by label; those nearest to what was given come first.
+    """Return source only, the experiment as given, and the grid, by label; the smallest changes come first.
 
-    The grid is that of a ``[tune]`` table, written as a ``[sweep]`` is; without one, algorithms, penalties, learning
-    rates of the adversary and trade-offs nu, with each of these objectives or else the file's own.
+    The grid is that of the ``[tune]`` table, written like ``[sweep]``. Without one, it varies algorithms, penalties,
+    the adversary's learning rate and the trade-off nu, with each of ``objectives`` or else the file's own.
     """
     plain = _without_grid(tables, objectives)
     given = experiment(plain)
@@ -67,7 +67,7 @@ def derive_candidates(tables: Mapping[str, Any], objectives: Sequence[str] = ())
 
 
 def _without_grid(tables: Mapping[str, Any], objectives: Sequence[str]) -> dict[str, Any]:
-    """The experiment as given, without its ``[tune]`` table."""
+    """Return the tables of the experiment as given, without ``[tune]``."""
     plain = {section: table for section, table in tables.items() if section != TUNE}
     require(SWEEP not in plain, "a file with a [sweep] table is for `fedmm sweep`; call it [tune] to tune over it")
     require(
@@ -78,7 +78,7 @@ def _without_grid(tables: Mapping[str, Any], objectives: Sequence[str]) -> dict[
 
 
 def _build_baseline(plain: Mapping[str, Any]) -> Experiment:
-    """The same data by the cross entropy on source rows and plain federated averaging."""
+    """Return the experiment with cross entropy on source rows and plain federated averaging."""
     return experiment(
         {
             **plain,
@@ -89,7 +89,7 @@ def _build_baseline(plain: Mapping[str, Any]) -> Experiment:
 
 
 def _with_labels(given: Experiment, first: dict[str, Experiment], grid: Sequence[Experiment]) -> dict[str, Experiment]:
-    """The first candidates and those that were found, each once, the nearest to what was given before the others."""
+    """Return ``first`` and the grid by label, each candidate once, those with the fewest changes to ``given`` first."""
     candidates = dict(first)
     seen = {repr(_clear_label(candidate)) for candidate in candidates.values()}
     for candidate in sorted(grid, key=lambda candidate: len(_changes(candidate, given))):
@@ -105,10 +105,10 @@ def _with_labels(given: Experiment, first: dict[str, Experiment], grid: Sequence
 def derive_labelled_candidates(
     tables: Mapping[str, Any], metric: str, objectives: Sequence[str] = ()
 ) -> dict[str, Experiment]:
-    """The same without a target: the experiment as given, plain federated averaging, and the grid.
+    """Return the candidates without a target: the experiment as given, plain federated averaging, and the grid.
 
-    Without a ``[tune]`` table, the grid has algorithms that fit the metric, both learning rates, and what they have of
-    penalties, step sizes of the sites' weights, and powers q. metric: of ``METRICS``.
+    Without a ``[tune]`` table, the grid varies algorithms that fit the metric, learning rates and, for algorithms that
+    have them, penalties, step sizes of the sites' weights, and powers q. metric: one of ``METRICS``.
     """
     plain = _without_grid(tables, objectives)
     given = experiment(plain)
@@ -127,14 +127,14 @@ def derive_labelled_candidates(
 def list_labelled_methods(
     plain: Mapping[str, Any], own: Experiment, metric: str, objectives: Sequence[str] = ()
 ) -> list[tuple[dict[str, Any], str]]:
-    """What is tried without a target: sections ``[objective]``, each with the name of an algorithm.
+    """Return what to try without a target: ``[objective]`` sections, each with the name of an algorithm.
 
-    The file's own objective, and for the metric ``auc`` also that objective, unless ``objectives`` are named.
+    The objectives are those named or else the file's own and, for the metric ``auc``, also ``auc``.
     """
     names = _known_objectives(objectives) or [own.objective.name]
     losses = [options_for(plain, "objective", name, OBJECTIVES) for name in names]
     if metric == "auc" and not objectives and AUC.name not in names:
-        scaled = own.run.participation == 1.0  # its steps are too large where few sites take part
+        scaled = own.run.participation == 1.0  # scaled steps are too large if only some sites take part
         losses.append({**options_for(plain, "objective", AUC.name, OBJECTIVES), "scaled": scaled})
     algorithms = dict.fromkeys((*LABELLED_ALGORITHMS[metric], own.algorithm.name))
     return [
@@ -183,7 +183,7 @@ def _require_no_noise(given: Experiment) -> None:
 
 
 def _require_tunable(given: Experiment) -> None:
-    """Refuse what leaves nothing to judge by, or judges by labels of the target."""
+    """Refuse an experiment that trains on target labels or leaves nothing to judge by."""
     _require_no_noise(given)
     require(
         not isinstance(given.partition, TargetSupervised),
@@ -251,9 +251,9 @@ def _clear_label(candidate: Experiment) -> Experiment:
 
 
 def _changes(candidate: Experiment, given: Experiment) -> dict[str, Any]:
-    """The options in which a candidate differs from what was given, by key.
+    """Return the options in which a candidate differs from the given experiment, by key.
 
-    Both penalties are one where they are equal, and so are both learning rates.
+    Equal penalties are merged into one key, and so are equal learning rates.
     """
     changes = {}
     for now, before in ((getattr(candidate, section), getattr(given, section)) for section in _TUNABLE):
@@ -271,13 +271,13 @@ def _changes(candidate: Experiment, given: Experiment) -> dict[str, Any]:
 
 
 def _value_of(part: Any, option: Field[Any], otherwise: Any) -> Any:
-    """The value of an option; of a part that has none, its default, or ``otherwise`` if that is no plain value."""
+    """Return an option's value; if ``part`` lacks it, its default, or ``otherwise`` if that is not a plain value."""
     default = option.default if isinstance(option.default, str | int | float) else otherwise
     return getattr(part, option.name, default)
 
 
 def _label(candidate: Experiment, given: Experiment) -> str:
-    """The algorithm, and what else differs from what was given."""
+    """Return the algorithm and all other differences from the given experiment, in words."""
     changes = _changes(candidate, given)
     changes.pop("algorithm", None)
     objective = [candidate.objective.name] if changes.pop("objective", None) else []

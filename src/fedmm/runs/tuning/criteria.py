@@ -1,4 +1,4 @@
-"""By what candidates of a tuning are judged: signals without target labels, or labelled rows that are set aside."""
+"""How candidates of a tuning are judged: by signals without target labels, or on labelled rows that are set aside."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ _OWN = "the experiment as given"
 class Criterion(Protocol):
     """How the candidates of a tuning are judged.
 
-    metric: of ``METRICS``; empty if a target is adapted to. signals: the validators that are read; a round counts
-    where the first is measured. always: the candidates that reach the last rung whatever is measured of them.
+    metric: one of ``METRICS``; empty with a target. signals: the validators that are read; a round counts if it
+    measured the first. always: the candidates that reach the last rung whatever they measure.
     """
 
     @property
@@ -45,15 +45,15 @@ class Criterion(Protocol):
     def always(self) -> tuple[str, ...]: ...
 
     def judge(self, candidates: Field, classes: int) -> tuple[dict[str, str], dict[str, float]]:
-        """Why candidates may not win, by label, and the rank of each, 1 for the best, in the order of rank."""
+        """Return why candidates may not win, by label, and the ranks of all by label, the best (lowest) first."""
 
     def choose(self, results: Results | None, vetoes: Mapping[str, str]) -> Choice:
-        """The finalist that wins; vetoes: by label, empty if there is none."""
+        """Choose the finalist that wins. vetoes: why candidates may not, by label; empty if they may."""
 
 
 @dataclass(frozen=True)
 class ByTarget:
-    """Signals on the target's rows without labels, and whether adapting may be believed to help."""
+    """Signals that need no target labels, and whether adapting can be expected to help."""
 
     metric: ClassVar[str] = ""
     signals: ClassVar[tuple[str, ...]] = RANKED_BY
@@ -69,10 +69,10 @@ class ByTarget:
 
 @dataclass(frozen=True)
 class ByValidation:
-    """The mean over seeds of what is measured on labelled rows that are neither trained on nor tested.
+    """The mean over seeds of a metric on labelled rows that are not trained on.
 
-    metric: of ``METRICS``, whose first validator decides; where two are even, the next does, and else the first of them
-    stays first.
+    metric: one of ``METRICS``. Its first validator decides, the next ones break ties, and candidates that are still
+    even keep their order.
     """
 
     metric: str
@@ -90,7 +90,7 @@ class ByValidation:
         return vetoes, {label: float(place) for place, label in enumerate([*free, *vetoes], start=1)}
 
     def _key(self, runs: Sequence[Measured]) -> tuple[float, ...]:
-        """The means over seeds by which runs are sorted, the best first; what is not measured counts least."""
+        """Return the sort key of runs, the best first: means over seeds; a signal that a run lacks counts as worst."""
         found = []
         for name in self.signals:
             values = _values(runs, name)
@@ -119,11 +119,11 @@ class ByValidation:
         return Choice(best, None, None, f"Use {best}: {score}, {among}; {own}.")
 
     def tell(self, runs: Sequence[Measured]) -> str:
-        """What decides, and what it is of some runs, one a seed."""
+        """Return the deciding signal and its values in these runs, one per seed, in words."""
         return f"{self.signals[0]} {_told(_values(runs, self.signals[0]))}"
 
     def compare(self, field: Field, one: str, other: str, whose: str = "") -> str:
-        """How far a candidate is from another, in the first signal in which they differ; whose: names the other."""
+        """Say how far ``one`` is from ``other`` in the first signal that differs. whose: how to name ``other``."""
         for place, name in enumerate(self.signals):
             mine, its = (_values(field[label], name) for label in (one, other))
             if not mine or not its or fmean(mine) == fmean(its):
@@ -153,7 +153,7 @@ def _doubt(mine: Sequence[float], its: Sequence[float]) -> str:
 
 
 def metric_of(own: Experiment, given: str) -> str:
-    """By which of ``METRICS`` an experiment without a target is judged: as given, or by what it trains for or keeps."""
+    """Return which of ``METRICS`` judges an experiment: as given, or by its objective, algorithm or ``best_by``."""
     if given:
         one_of("--metric", given, tuple(METRICS))
         return given
@@ -165,7 +165,7 @@ def metric_of(own: Experiment, given: str) -> str:
 
 
 def notes_on_rows(criterion: Criterion, pair: DomainPair) -> list[str]:
-    """What is to be said of the rows that are judged by: they are those to test on, of one site alone, or missing."""
+    """Return notes on the rows that candidates are judged on: they are test rows, of one site alone, or missing."""
     if not criterion.metric:
         return [] if pair.source_validation is not None else [_NO_ROWS]
     notes = [_SAME_ROWS] if pair.source_validation is pair.source_test else []
@@ -176,7 +176,7 @@ def notes_on_rows(criterion: Criterion, pair: DomainPair) -> list[str]:
 
 
 def require_measured(criterion: Criterion, measured: Sequence[str], pair: DomainPair) -> None:
-    """Refuse to judge by what the runs would not measure, or could not."""
+    """Refuse a metric that the runs would not measure, or could not."""
     if not criterion.metric:
         return
     name = criterion.signals[0]

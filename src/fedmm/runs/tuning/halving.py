@@ -1,4 +1,4 @@
-"""Successive halving: which candidates run for how long, and what of it fits into a time budget."""
+"""Plan successive halving: which candidates run for how long, and what fits into a time budget."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from dataclasses import dataclass
 from fedmm.core.errors import require
 
 FEWEST_ROUNDS = 10
-"""Of a first rung: after fewer, candidates can hardly be told apart."""
+"""The fewest rounds of a first rung: after fewer, candidates can hardly be told apart."""
 FIRST_SHARE = 3
-"""A first rung has at least one in so many of the rounds: what learns slowly must have begun to learn."""
+"""A first rung has at least one in this many of all rounds: slow candidates must have begun to learn."""
 _LONGER = 3
-"""How many times as long each rung is as the one before it."""
+"""Each rung is this many times as long as the one before."""
 _FEWEST_FINALISTS = 2
 _PACE_ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Rung:
-    """rounds: of every run. candidates: how many compete, without those that are always there. seeds: of each."""
+    """A rung. rounds: of every run. candidates: how many compete, besides those in every rung. seeds: per candidate."""
 
     rounds: int
     candidates: int
@@ -29,8 +29,7 @@ class Rung:
 
 @dataclass(frozen=True)
 class Pace:
-    """What runs cost here: seconds of one round of one run, what a rung takes beside its rounds, and what writing the
-    model and the results of one run takes."""
+    """The cost of runs in seconds: per round of a run, per rung besides its rounds, and to write a run's results."""
 
     per_round: float
     per_rung: float
@@ -38,7 +37,7 @@ class Pace:
 
 
 def count_halvings(candidates: int, rounds: int, eta: int) -> int:
-    """How often the field is cut: as often as leaves two finalists, and rounds enough in the first rung."""
+    """Return how often the field is cut so that two finalists compete and the first rung has enough rounds."""
     require(eta >= 2, f"eta must be at least 2, not {eta}")
     fewest = max(FEWEST_ROUNDS, rounds // FIRST_SHARE)
     halvings, left, first = 0, -(-candidates // eta), rounds // _LONGER
@@ -48,7 +47,7 @@ def count_halvings(candidates: int, rounds: int, eta: int) -> int:
 
 
 def plan_rungs(candidates: int, rounds: int, halvings: int, eta: int, seeds: int) -> list[Rung]:
-    """The rungs: each keeps the best 1/eta (rounded up) and runs three times as long; the last runs all seeds."""
+    """Return the rungs: each keeps the best 1/eta (rounded up) for three times the rounds; the last runs all seeds."""
     return [
         Rung(
             max(1, rounds // _LONGER ** (halvings - number)),
@@ -60,17 +59,17 @@ def plan_rungs(candidates: int, rounds: int, halvings: int, eta: int, seeds: int
 
 
 def plan_whole(candidates: int, rounds: int, eta: int, seeds: int) -> list[Rung]:
-    """The rungs without a limit of time. candidates: how many compete; seeds: of each finalist."""
+    """Return the rungs without a time limit. candidates: how many compete; seeds: of each finalist."""
     return plan_rungs(candidates, rounds, count_halvings(candidates, rounds, eta), eta, seeds)
 
 
 def count_pace_rounds(plan: Sequence[Rung]) -> int:
-    """Of every run that is timed before the first rung."""
+    """Return the rounds of every run that is timed before the first rung."""
     return min(plan[0].rounds, _PACE_ROUNDS)
 
 
 def estimate_seconds(rungs: Sequence[Rung], always: int, pace: Pace) -> float:
-    """What rungs will take; always: candidates that are in every rung beside those that compete."""
+    """Estimate the time that rungs take. always: the number of candidates in every rung besides those that compete."""
 
     def seconds(rung: Rung) -> float:
         runs = rung.seeds * (rung.candidates + always)
@@ -80,10 +79,10 @@ def estimate_seconds(rungs: Sequence[Rung], always: int, pace: Pace) -> float:
 
 
 def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds: float, past: int = 0) -> list[Rung]:
-    """The rungs with as many candidates as fit into the time; with one, and that too slow, with fewer rounds.
+    """Return the rungs with as many candidates as fit into the time; if a single one is too slow, with fewer rounds.
 
-    Where not even a round of everything fits, one round is what is left: the clock then ends it. past: the rounds of
-    the rung before; none is left where the first would have no more, which would tell nothing new.
+    If not even one round fits, the plan has one, and the clock ends it. past: the rounds of the rung before; the plan
+    is empty if its first rung would have no more, since that would reveal nothing new.
     """
     last, halvings = rungs[-1], len(rungs) - 1
 
@@ -104,12 +103,12 @@ def fit_rungs(rungs: Sequence[Rung], eta: int, always: int, pace: Pace, seconds:
 
 
 def tell_left_out(candidates: int) -> str:
-    """That so many candidates are left out."""
+    """Say how many candidates are left out."""
     return "1 candidate is left out" if candidates == 1 else f"{candidates} candidates are left out"
 
 
 class Budget:
-    """A time budget in seconds, from now on; None for no end."""
+    """A time budget in seconds, from now on; None for no limit."""
 
     def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
@@ -118,17 +117,17 @@ class Budget:
 
     @property
     def limited(self) -> bool:
-        """Whether there is an end."""
+        """Whether there is a limit."""
         return self._seconds is not None
 
     def spent(self) -> float:
-        """Seconds since the beginning."""
+        """Return the seconds since the start."""
         return self._clock() - self._began
 
     def left(self) -> float:
-        """Seconds until the end; infinite if there is none."""
+        """Return the seconds that are left; infinite without a limit."""
         return float("inf") if self._seconds is None else self._seconds - self.spent()
 
     def over(self) -> bool:
-        """Whether the time has run out."""
+        """Return whether the time has run out."""
         return self.left() <= 0.0

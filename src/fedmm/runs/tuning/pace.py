@@ -1,4 +1,4 @@
-"""What runs of a tuning take: a few of them run briefly, and how long files were written after the last round."""
+"""Measure how long runs of a tuning take: run a few of them briefly, and time the writing of their results."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from fedmm.training.batched import StackSettings
 def run_briefly(
     experiments: Sequence[Experiment], cache: DataCache, stop: Callable[[], bool]
 ) -> tuple[list[Summary], float]:
-    """Run experiments stacked in this process, and keep nothing; their summaries, and the seconds of writing."""
+    """Run experiments stacked in this process and keep no files; return summaries and the seconds spent writing."""
     prepared = [prepare(each, cache) for each in experiments]
     summaries: list[Summary] = []
     to_write = 0.0
@@ -35,13 +35,13 @@ def run_briefly(
 
 
 def pace_of(runs: Sequence[Summary], seconds: float, to_write: float) -> Pace | None:
-    """The pace of runs that took so many seconds in all; None if no round was done."""
+    """Return the pace of runs that took ``seconds`` in all, ``to_write`` of them writing; None if no round ended."""
     rounds = sum(run["rounds"] for run in runs)
     inside = min(seconds, sum(run["seconds"] for run in runs))
     return Pace(inside / rounds, max(0.0, seconds - inside - to_write), to_write / len(runs)) if rounds else None
 
 
 def seconds_to_write(runs: Sequence[Path]) -> float:
-    """From the last round of runs to their last summary, by when the files were written."""
+    """Return the longest time from a run's last round to its summary, by when the files were written."""
     ends = [(each / ROUNDS, each / SUMMARY) for each in runs if (each / ROUNDS).exists() and (each / SUMMARY).exists()]
     return max((max(0.0, last.stat().st_mtime - first.stat().st_mtime) for first, last in ends), default=0.0)

@@ -1,4 +1,4 @@
-"""Candidates side by side, judged without target labels: what rules one out, and the mean rank of the others."""
+"""Rank candidates without target labels: what rules one out, and the mean rank of the others."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ RANKED_BY = (*BELIEVED, "source_risk")
 """The validators whose ranks are averaged."""
 _INFORMATION, _RISK = BELIEVED[0], "source_risk"
 BELOW_SOURCE_ONLY = 0.9
-"""A run whose target_information ends below this share of source only's has collapsed too."""
+"""A candidate whose mean target_information ends below this share of source only's has collapsed too."""
 RISKY = 0.5
-"""Source risks that are further than this share of the way from the best one to chance rule a candidate out."""
+"""A source risk further than this share of the way from the best one to chance rules a candidate out."""
 SEEDS, NEIGHBOURS = "seed_agreement", "neighbour_agreement"
-"""How far predictions on target rows agree: of two seeds, and of rows that are near."""
+"""How far predictions on target rows agree: between two seeds, and between near rows."""
 AGREEING = 2
-"""One in so many finalists, those whose predictions agree best, is ranked; and never fewer than two."""
+"""One in this many finalists, those whose predictions agree best, can win; always at least two."""
 UNLIKE = 0.5
-"""Near rows are too unlike to judge by if they agree in less than this share of what seeds do, each the median."""
+"""Near rows are too unlike to judge by if their median agreement is below this share of that between seeds."""
 
 SLIGHT = 0.2
 """Kappas up to this are slight agreement (Landis and Koch, 1977), hardly more than chance."""
@@ -33,7 +33,7 @@ class Measured:
     """What one run measured without target labels.
 
     signals: by validator, in the round that is judged. best_information: the highest target_information up to then.
-    diverged: whether the run did.
+    diverged: whether the run diverged.
     """
 
     signals: Mapping[str, float] = field(default_factory=dict)
@@ -42,15 +42,14 @@ class Measured:
 
 
 Field = Mapping[str, Sequence[Measured]]
-"""By candidate, its runs: one a seed, the same seeds in the same order."""
+"""By candidate, its runs: one per seed, with the same seeds in the same order."""
 
 
 def find_vetoes(candidates: Field, source_only: str, classes: int | None = None) -> dict[str, str]:
-    """Why a candidate may not win, by label; those that may are left out. Source only is ruled out by nothing else
-    than what makes it impossible to judge.
+    """Return why candidates may not win, by label, without those that may.
 
-    classes: how many there are, so that the risk of guessing is known; without it no source risk rules out, nor
-        where the best is no better than guessing.
+    Source only is ruled out only if it diverged or was not measured. classes: their number, which gives the risk of
+    guessing; no source risk rules out without it, or if even the best is no better than guessing.
     """
     risks = {label: _mean(runs, _RISK) for label, runs in candidates.items()}
     known = {label: risk for label, risk in risks.items() if risk is not None}
@@ -71,7 +70,7 @@ def find_vetoes(candidates: Field, source_only: str, classes: int | None = None)
 
 
 def find_unmeasured(candidates: Field) -> dict[str, str]:
-    """Why a candidate cannot be judged, by label: it diverged, or was not measured."""
+    """Return why candidates cannot be judged, by label: a run diverged, or was not measured."""
     return {label: reasons[0] for label, runs in candidates.items() if (reasons := _veto_diverged(runs))}
 
 
@@ -84,7 +83,7 @@ def _veto_diverged(runs: Sequence[Measured]) -> list[str]:
 
 
 def _veto_collapsed(runs: Sequence[Measured], plain: float | None, nothing: float) -> list[str]:
-    """nothing: what target_information is hardly more than where nothing was learnt of the target."""
+    """Return why runs collapsed, if they did. nothing: below it, target_information shows that nothing was learnt."""
     for run in runs:
         last, best = run.signals.get(_INFORMATION), run.best_information
         if last is not None and best is not None and last < FALLEN * best:
@@ -98,10 +97,10 @@ def _veto_collapsed(runs: Sequence[Measured], plain: float | None, nothing: floa
 
 
 def rank_candidates(candidates: Field, vetoes: Mapping[str, str]) -> dict[str, float]:
-    """The mean rank of every candidate over validators and seeds, 1 for the best; in the order of rank.
+    """Return every candidate's mean rank over validators and seeds, lower is better, in the order of rank.
 
-    A validator counts where all that are ranked have measured it. Those with a veto come after all others, and
-    those that were not measured come last. Of equals the first stays first.
+    A validator counts if all candidates that are ranked measured it. Those with a veto follow all others, and those
+    that were not measured come last. Ties keep their order.
     """
     free = [label for label in candidates if label not in vetoes]
     vetoed = [label for label in vetoes if all(run.signals and not run.diverged for run in candidates[label])]
@@ -129,7 +128,7 @@ def _mean_ranks(candidates: Field) -> dict[str, float]:
 
 
 def signals_of_all(candidates: Field) -> list[str]:
-    """The validators that all of these were measured by: those that rank them."""
+    """Return the validators that rank these candidates: those that all of their runs measured."""
     return [name for name in RANKED_BY if all(name in run.signals for runs in candidates.values() for run in runs)]
 
 
@@ -138,9 +137,9 @@ def _sign(name: str) -> float:
 
 
 def believed_agreement(labels: Sequence[str], agreement: Mapping[str, Mapping[str, float]]) -> str | None:
-    """The agreement that these candidates are kept by, None if some were not measured.
+    """Return the agreement by which these candidates are selected; None if some were not measured.
 
-    That of near rows; of seeds where near rows are so seldom of one class that agreeing with them means little.
+    It is that between near rows, or between seeds if near rows so rarely share a class that it means little.
     """
     measured = [agreement.get(label, {}) for label in labels]
     if not measured or any(NEIGHBOURS not in own for own in measured):
@@ -152,7 +151,7 @@ def believed_agreement(labels: Sequence[str], agreement: Mapping[str, Mapping[st
 
 
 def keep_agreeing(labels: Sequence[str], agreement: Mapping[str, float]) -> list[str]:
-    """The half of these candidates whose predictions agree best, in the order given; all if some were not measured."""
+    """Return the half that agrees best (at least two), in the given order; all candidates if some were not measured."""
     if any(label not in agreement for label in labels):
         return list(labels)
     best = sorted(labels, key=lambda label: -agreement[label])[: max(2, -(-len(labels) // AGREEING))]
@@ -160,7 +159,7 @@ def keep_agreeing(labels: Sequence[str], agreement: Mapping[str, float]) -> list
 
 
 def _average_ranks(columns: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """The mean over columns of every candidate's rank, the lowest value first; equals share theirs."""
+    """Return every candidate's mean rank over columns, where the lowest value is first; ties share their rank."""
     found: dict[str, list[float]] = {}
     for values in columns:
         for label, value in values.items():

@@ -1,4 +1,4 @@
-"""What a rung's runs measured without target labels, the finalist that wins, and a table of all candidates."""
+"""Read what a rung's runs measured, choose the finalist that wins, and tabulate all candidates."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ from fedmm.runs.tuning.state import COMPLETED, RungResult
 _INFORMATION, _RISK = RANKED_BY[0], "source_risk"
 Table = dict[str, Any]
 Evaluations = dict[int, dict[str, float]]
-"""By round, what was measured after it, by validator."""
+"""By round, the values of the validators after it."""
 
 
 @dataclass(frozen=True)
 class Results:
-    """A rung's runs, measured after ``round``, the last that all of them were evaluated in; 0 if there is none.
+    """What a rung's runs measured after ``round``, the last in which all of them were evaluated; 0 if there is none.
 
-    label_shift: as the source-only runs estimated it. agreement: by candidate, of its predictions on target rows.
+    label_shift: as estimated by source-only runs. agreement: of a candidate's predictions on target rows, by candidate.
     """
 
     measured: Field
@@ -48,7 +48,7 @@ class Results:
 
     @staticmethod
     def of(rung: RungResult) -> Results:
-        """As a rung in ``tune.json`` tells it."""
+        """Return the results of a rung as stored in ``tune.json``."""
         measured = {
             entry.label: [Measured(signals, diverged=bool(entry.diverged)) for signals in entry.signals]
             for entry in rung.entries
@@ -58,9 +58,9 @@ class Results:
 
 
 def read_results(folder: Path, names: Mapping[str, Sequence[str]], signals: Sequence[str] = RANKED_BY) -> Results:
-    """What the runs of a rung measured, by candidate.
+    """Read what the runs of a rung measured, by candidate.
 
-    names: the folders of each candidate's runs. signals: the validators that are read, of which a round has the first.
+    names: the folders of each candidate's runs. signals: the validators to read; a round counts if it has the first.
     """
     runs = {name: _evaluations(folder / name / ROUNDS, signals) for own in names.values() for name in own}
     summaries = {name: read_summary(folder / name) for name in runs}
@@ -85,7 +85,7 @@ def read_results(folder: Path, names: Mapping[str, Sequence[str]], signals: Sequ
 
 
 def _evaluations(path: Path, signals: Sequence[str]) -> Evaluations:
-    """A run's evaluated rounds; of the columns nothing is read but what the ranking goes by."""
+    """Return a run's evaluated rounds, with only the validators in ``signals``."""
     columns = {name: VALIDATORS[name].column for name in signals}
 
     def parse(text: str) -> Evaluations:
@@ -102,7 +102,7 @@ def _evaluations(path: Path, signals: Sequence[str]) -> Evaluations:
 
 
 def read_summary(folder: Path) -> Table:
-    """The summary of a run; empty if there is none."""
+    """Return the summary of a run; empty if there is none."""
     return _read(folder / SUMMARY, lambda text: dict(json.loads(text)), {})
 
 
@@ -110,7 +110,7 @@ T = TypeVar("T")
 
 
 def _read(path: Path, parse: Callable[[str], T], otherwise: T) -> T:
-    """What the text of a run's file says; ``otherwise`` if there is no such file."""
+    """Parse the text of a run's file; return ``otherwise`` if there is no such file."""
     try:
         return parse(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
@@ -123,15 +123,15 @@ def _read(path: Path, parse: Callable[[str], T], otherwise: T) -> T:
 
 
 def _ended_unmeasured(summary: Mapping[str, Any], evaluations: Evaluations) -> bool:
-    """Whether a run ended with nothing that could be measured."""
+    """Return whether a run completed without a measurement after its last round."""
     return summary.get("status") == "completed" and summary.get("rounds") not in evaluations
 
 
 @dataclass(frozen=True)
 class Choice:
-    """label: what to use; empty if nothing can be. adapted: the best of those that adapt, None if all are ruled out.
+    """A choice. label: what to use, empty if nothing can be. adapted: the best that adapts, None if none may win.
 
-    sentence: why.
+    supported: whether the evidence supports adapting, None if it cannot be judged. sentence: why.
     """
 
     label: str
@@ -141,10 +141,10 @@ class Choice:
 
 
 def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choice:
-    """Of the half whose predictions agree best with those of near rows, or of seeds, the one of the best mean rank.
+    """Choose the best mean rank among the half whose predictions agree best, between near rows or between seeds.
 
-    Source only where the class mix is reliably estimated to differ, where it agrees better and has the lower source
-    risk than the best that adapts, where all others are ruled out, and where there are too few seeds to tell.
+    Source only also wins if the class mix is reliably estimated to differ, if it agrees better and has a lower source
+    risk than the best that adapts, if all others are ruled out, or if there are too few seeds to tell.
     """
     if results is None:
         return Choice(SOURCE_ONLY, None, None, "The time was over before anything could be judged; use source only.")
@@ -178,7 +178,7 @@ def choose_finalist(results: Results | None, vetoes: Mapping[str, str]) -> Choic
 
 
 def _none_adapts(results: Results, ruled_out: Mapping[str, str], ranked: Sequence[str]) -> Choice:
-    """The choice if no candidate that adapts may win."""
+    """Return the choice if no candidate that adapts may win."""
     first = next((label for label in ranked if label != SOURCE_ONLY), None)
     runs = [run for label in ranked if label != SOURCE_ONLY for run in results.measured[label]]
     if _diverged(results, SOURCE_ONLY):
@@ -191,7 +191,7 @@ def _none_adapts(results: Results, ruled_out: Mapping[str, str], ranked: Sequenc
 
 
 def nothing_trained(results: Results) -> Choice:
-    """The choice if every candidate is ruled out, and the one that would be left diverged: none."""
+    """Return an empty choice: every candidate is ruled out, and the one to fall back on diverged."""
     diverged = sum(_diverged(results, label) for label in results.measured)
     others = "" if diverged == len(results.measured) else ", and the others are ruled out too"
     return Choice(
@@ -206,7 +206,7 @@ def _diverged(results: Results, label: str) -> bool:
 
 
 def _cannot_judge(results: Results, ruled_out: Mapping[str, str], best: str) -> Choice | None:
-    """What to use where it cannot be judged whether adapting helps, and why it cannot; best: of those that adapt."""
+    """Return what to use, and why, if it cannot be judged whether adapting helps. best: the best that adapts."""
     if SOURCE_ONLY in ruled_out:
         why = f"source only, with which it would be compared, is ruled out: {ruled_out[SOURCE_ONLY]}"
         return Choice(best if _diverged(results, SOURCE_ONLY) else SOURCE_ONLY, best, None, why)
@@ -220,9 +220,9 @@ def _cannot_judge(results: Results, ruled_out: Mapping[str, str], best: str) -> 
 def _against_adapting(
     results: Results, known: Mapping[str, float], best: str, with_what: str, believed: str | None
 ) -> str:
-    """Why source only is safer than the best that adapts, as the rest of the verdict; empty if it is not.
+    """Return why source only is safer than the best that adapts, as the rest of the verdict; empty if it is not.
 
-    known: how far predictions agree, by candidate; with_what: in words. believed: what that is called.
+    known: the agreement of predictions, by candidate; with_what: with what, in words; believed: its name.
     """
     shift = results.label_shift
     if shift is not None and shift["reliable"] and shift["notable"]:
@@ -240,7 +240,7 @@ def _against_adapting(
 
 
 def _risk(results: Results, label: str) -> float:
-    """The mean source risk of a candidate; nan if a run did not measure it."""
+    """Return the mean source risk of a candidate; nan if a run did not measure it."""
     return fmean(run.signals.get(_RISK, math.nan) for run in results.measured[label])
 
 
@@ -249,8 +249,10 @@ def _sentence(words: str) -> str:
 
 
 def find_judged_rung(rungs: Sequence[RungResult]) -> RungResult | None:
-    """The last rung that can be judged; one that was cut short, only where it measured all candidates and went as far
-    as the one before. A first one that was cut short must have done what is the least for a first rung.
+    """Return the last rung that can be judged.
+
+    One that was cut short counts if it measured all candidates and went as far as the one before; a first one, if it
+    reached one in ``FIRST_SHARE`` of its rounds.
     """
     least = 0
     judged: RungResult | None = None
@@ -264,7 +266,7 @@ def find_judged_rung(rungs: Sequence[RungResult]) -> RungResult | None:
 
 
 def tabulate(rungs: Sequence[RungResult], always: Sequence[str], signals: Sequence[str] = RANKED_BY) -> list[Table]:
-    """A row for each candidate, as it stood in the last rung it ran in; the furthest and best first."""
+    """Return a row for each candidate, from the last rung it ran in; the furthest and best come first."""
     rows: dict[str, Table] = {}
     for number, rung in enumerate(rungs, start=1):
         for entry in rung.entries:

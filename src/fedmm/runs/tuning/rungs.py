@@ -1,4 +1,4 @@
-"""A tuning under way: rungs of candidates, each a sweep, until the finalists; all that is known is in ``tune.json``."""
+"""Run a tuning: rungs of candidates, each a sweep, down to the finalists. ``tune.json`` holds its state."""
 
 from __future__ import annotations
 
@@ -40,32 +40,32 @@ from fedmm.training.stack_settings import START_SECONDS
 
 TUNED, ADAPTED, TIMING = "tuned.toml", "adapted.toml", "pace"
 _EVALUATIONS = 5
-"""Of a run, at least: a collapse shows by comparing a run with its own past."""
+"""The fewest evaluations of a run: a collapse shows only against the run's own past."""
 _SHARE = 0.9
-"""Of the time that is left, what is planned with."""
+"""The share of the remaining time for which rungs are planned."""
 _PACE_RUNS = 8
-"""What is run to measure the pace: in a stack a run takes less than alone."""
+"""The most runs that measure the pace, as one stack: a run takes less time in a stack than alone."""
 _READ_AGAIN = 2.0
-"""What follows the rounds of a rung, in units of what writing its runs takes: they are also read, and predict."""
+"""The time after the rounds of a rung, as a multiple of writing its runs: they are also read, and predict."""
 
 Sweep = Callable[..., Summary]
-"""Runs the experiments of a rung and leaves their folders, as :func:`fedmm.runs.sweep.run_sweep` does."""
+"""Runs the experiments of a rung and writes their folders, like :func:`fedmm.runs.sweep.run_sweep`."""
 
 
 def find_own(candidates: Mapping[str, Experiment]) -> Experiment:
-    """The experiment as given."""
+    """Return the experiment as given, which may itself be source only."""
     return candidates[AS_GIVEN if AS_GIVEN in candidates else SOURCE_ONLY]
 
 
 def evaluate_every(run: TrainOptions, rounds: int) -> int:
-    """How often a run of so many rounds is evaluated in a rung."""
+    """Return the number of rounds between evaluations of a run of this length."""
     return max(1, min(run.evaluate_every, rounds // _EVALUATIONS))
 
 
 class Halving:
-    """A tuning under way; ``state`` is what ``tune.json`` holds.
+    """A tuning in progress; ``state`` is the content of ``tune.json``.
 
-    sweep: what runs a rung, ``run_sweep`` by default. criterion: what judges, signals of a target by default.
+    sweep: runs a rung, ``run_sweep`` by default. criterion: judges candidates, ``ByTarget`` by default.
     """
 
     def __init__(
@@ -113,9 +113,9 @@ class Halving:
         notes: Sequence[str] = (),
         fingerprint: Mapping[str, Any] | None = None,
     ) -> None:
-        """Begin in the folder, or go on with what a tuning of the same candidates left there.
+        """Start in the folder, or continue a tuning of the same candidates there.
 
-        notes: to be told at the end. fingerprint: of the data, where it is known here.
+        notes: to show at the end. fingerprint: of the data, if it is known here.
         """
         self.notes = list(notes)
         if resume:
@@ -148,10 +148,10 @@ class Halving:
             self.say(f"going on with rung {len(before.rungs) + 1} of {len(before.plan)}")
 
     def _restore_plan(self) -> None:
-        """Plan the rungs that were not started again: what did not fit once may fit now.
+        """Restore the full plan of all rungs that have not started: what did not fit before may fit now.
 
-        A rung that is no longer than the one before would tell nothing new. What is planned is saved before it is
-        started, so that it is known however often it is killed.
+        Rungs no longer than the last completed one are left out, since they would reveal nothing new. The plan is saved
+        before any of it starts, so that it survives if the process is killed.
         """
         state, begun = self.state, len(self.state.rungs)
         past = state.rungs[-1].rounds if begun else 0
@@ -170,7 +170,7 @@ class Halving:
         self._save()
 
     def run(self) -> None:
-        """All rungs that are left, until the time is over."""
+        """Run all remaining rungs, until the time is over."""
         state, begun = self.state, len(self.state.rungs)
         if state.all_diverged:
             return
@@ -228,7 +228,7 @@ class Halving:
         return self.folder / f"rung-{number + 1}"
 
     def _sweep(self, labels: Sequence[str], rung: Rung, folder: Path) -> tuple[Summary, dict[str, list[str]]]:
-        """Run candidates as one sweep; its summary, and the folders of each candidate's runs."""
+        """Run candidates as one sweep; return its summary, and the folders of each candidate's runs."""
         fresh, before = not folder.exists(), self.budget.spent()
         pace = self.state.pace or Pace(0.0, 0.0)
         everything = [self._in_rung(label, rung, seed) for label in labels for seed in range(rung.seeds)]
@@ -259,7 +259,7 @@ class Halving:
         return summary, {label: names[n * rung.seeds : (n + 1) * rung.seeds] for n, label in enumerate(labels)}
 
     def _in_rung(self, label: str, rung: Rung, seed: int) -> Experiment:
-        """A candidate's run: it ends with the rung and not earlier, and nobody watches it but us."""
+        """Return a candidate's run in a rung, without early stopping or trackers."""
         candidate = self.candidates[label]
         return replace(
             candidate,
@@ -277,7 +277,7 @@ class Halving:
         )
 
     def _measure_pace(self) -> None:
-        """Time a few rounds of a few candidates, those that are always there among them."""
+        """Time a few rounds of a few candidates, among them those in every rung."""
         self.say("measuring how long a round takes")
         rung = replace(self.state.plan[0], rounds=count_pace_rounds(self.state.plan), seeds=1)
         if self.runs_elsewhere:
@@ -292,9 +292,9 @@ class Halving:
         self.state.pace = pace_of(runs, seconds, to_write) or self.state.pace
 
     def _fit(self, number: int) -> bool:
-        """Cut what is left of the plan to what fits into the time; whether that is worth running.
+        """Cut the rest of the plan to what fits into the time; return whether that is worth running.
 
-        A rung that is no longer than the one before stays as it was planned.
+        It is not if the next rung would be no longer than the one before; the plan then stays as it is.
         """
         state = self.state
         if state.pace is None:
@@ -313,9 +313,9 @@ class Halving:
         self.state.write(self.folder / STATE)
 
     def close(self, notes: Sequence[str] = ()) -> Choice:
-        """The choice, and the files that tell it; the last rung that can be judged decides.
+        """Choose by the last rung that can be judged, write the result to files, and return the choice.
 
-        notes: more that is to be told. If nothing could be trained, that is an error, after all of it is written.
+        notes: further notes to show. If nothing could be trained, raise FedmmError after everything is written.
         """
         state = self.state
         judged = find_judged_rung(state.rungs)
@@ -339,7 +339,7 @@ class Halving:
         return choice
 
     def _write(self, name: str, label: str | None, why: str) -> None:
-        """Write a candidate as a file of its own; without one, leave no older file."""
+        """Write a candidate to a file; without one, delete an older file."""
         if not label:
             (self.folder / name).unlink(missing_ok=True)
             return
@@ -348,7 +348,7 @@ class Halving:
             partial.write_text(comment + write_toml(self.candidates[label].tables()), encoding="utf-8")
 
     def _summarise(self, judged: RungResult | None) -> None:
-        """The folder as a comparison of the finalists, for reports."""
+        """Write a summary of the folder as a comparison of the finalists, for reports."""
         runs = [] if judged is None else [f"{judged.folder}/{run}" for entry in judged.entries for run in entry.runs]
         summaries = {run: summary for run in runs if (summary := read_summary(self.folder / run))}
         summary = comparison_summary(self.state.title, self.state.status, list(summaries.values()), list(summaries))

@@ -1,4 +1,4 @@
-"""``tune.json``, all that is known of a tuning: what a rung came to, its format, and how it is read again."""
+"""The state of a tuning, with the results of its rungs; ``tune.json`` holds it."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ Table = dict[str, Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """A candidate in a rung. runs: the folders of its runs, one a seed; signals: of each what was measured, by name.
+    """A candidate in a rung. runs: the folders of its runs, one per seed; signals: what each measured, by name.
 
-    diverged: how many did. veto: why it may not win, empty if it may. agreement: of its predictions, by name.
+    diverged: how many runs did. veto: why it may not win, empty if it may. agreement: of its predictions, by name.
     """
 
     label: str
@@ -38,9 +38,9 @@ class Entry:
 
 @dataclass(frozen=True)
 class RungResult:
-    """What a rung came to. judged_after: the round. order: the candidates by rank, the best first.
+    """The result of a rung. judged_after: the round. order: the candidates by rank, the best first.
 
-    label_shift: as the source-only runs estimated it.
+    label_shift: as estimated by the source-only runs.
     """
 
     folder: str
@@ -54,11 +54,11 @@ class RungResult:
 
 @dataclass
 class TuningState:
-    """A tuning as it stands.
+    """The state of a tuning.
 
-    eta, seeds, candidates, metric: what was asked; signals: what judges. fingerprint: of the data, where it is known.
-    whole_plan: without a limit of time; plan: as it is carried out. competing: in the next rung, the best first.
-    remarks: on runs. What follows is of when it ended last. notes: what is to be said beside the verdict.
+    eta, seeds, candidates, metric: as requested; signals: the validators that judge. fingerprint: of the data or None.
+    whole_plan: without a time limit; plan: as it is carried out. competing: in the next rung, the best first.
+    remarks: on runs. The fields from ``status`` on are from when it last ended; notes: to show beside the verdict.
     """
 
     eta: int
@@ -84,23 +84,23 @@ class TuningState:
 
     @property
     def all_diverged(self) -> bool:
-        """Whether all candidates of the last rung did, and would again."""
+        """Whether all candidates of the last rung diverged, and would again."""
         return bool(self.rungs) and all(entry.diverged for entry in self.rungs[-1].entries)
 
     def write(self, path: Path) -> None:
-        """Write all of it."""
+        """Write the state as JSON."""
         write_json(path, {"format": _FORMAT, **asdict(self)})
 
 
 def read_state(path: Path, metric: str, always: Sequence[str]) -> TuningState:
-    """What a tuning left there, refused if it cannot be gone on with.
+    """Read the state of a tuning; refuse one that cannot be continued.
 
-    metric: by which it is judged; always: the candidates that are in every rung then.
+    metric: by which it is judged now; always: the candidates that must be in every rung.
     """
     try:
         table = dict(json.loads(path.read_text(encoding="utf-8")))
         state = _read(table) if table.pop("format") == _FORMAT else None
-        if state is not None and state.metric == metric:  # with another, it is refused for that
+        if state is not None and state.metric == metric:  # another metric is refused later
             known = state.candidates.keys() & {*always}
             require(all(known <= {*rung.order} for rung in state.rungs), "a rung lacks candidates")
     except (OSError, ValueError, LookupError, TypeError, AttributeError, RecursionError) as problem:

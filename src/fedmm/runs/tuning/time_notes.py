@@ -1,4 +1,4 @@
-"""What did not fit into the time of a tuning, in sentences: how its plan differs from the whole one."""
+"""Describe what did not fit into the time of a tuning: how its plan differs from the one without a limit."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from fedmm.runs.tuning.state import COMPLETED, RungResult, TuningState
 
 _SHORT = "for lack of time"
 _NAMED = 8
-"""Candidates that a sentence names at most."""
+"""The most candidates that a sentence names."""
 
 
 def find_competing(rung: RungResult, always: Sequence[str]) -> list[str]:
-    """The candidates of a rung but those that are always there, the best first."""
+    """Return the candidates of a rung without those in every rung, the best first."""
     return [label for label in rung.order if label not in always]
 
 
 def list_planned(state: TuningState, always: Sequence[str], number: int) -> list[str]:
-    """Those that would compete in a rung if the time were enough, the best first; number: from 0 on."""
+    """Return those that would compete in a rung without a time limit, the best first; number: from 0 on."""
     if not number:
         return [label for label in state.candidates if label not in always][: state.whole_plan[0].candidates]
     order = find_competing(state.rungs[number - 1], always)
@@ -26,7 +26,7 @@ def list_planned(state: TuningState, always: Sequence[str], number: int) -> list
 
 
 def tell_rung(state: TuningState, always: Sequence[str], number: int) -> list[str]:
-    """Which candidates a rung was left without; empty if none."""
+    """Say which candidates a rung leaves out; empty if none."""
     left_out = list_planned(state, always, number)[state.plan[number].candidates :]
     if not left_out:
         return []
@@ -36,19 +36,19 @@ def tell_rung(state: TuningState, always: Sequence[str], number: int) -> list[st
 
 
 def tell_rounds(state: TuningState) -> list[str]:
-    """By how much the last rung is shorter than it was to be; empty if it is not."""
+    """Say how much shorter the last rung is than without a time limit; empty if it is not."""
     rounds, whole = state.plan[-1].rounds, state.whole_plan[-1].rounds
     return [f"{_SHORT} the last rung has {rounds} of {whole} rounds"] if rounds < whole else []
 
 
 def tell_cuts(state: TuningState, always: Sequence[str]) -> list[str]:
-    """What was left out of the rungs that were started."""
+    """Say what was left out of the rungs that were started."""
     left_out = [sentence for number in range(len(state.rungs)) for sentence in tell_rung(state, always, number)]
     return left_out + (tell_rounds(state) if len(state.rungs) == len(state.plan) else [])
 
 
 def tell_end(state: TuningState) -> str:
-    """Where the time was over; empty if it was enough."""
+    """Say where the time ran out; empty if it was enough."""
     completed, planned = sum(rung.status == COMPLETED for rung in state.rungs), len(state.plan)
     if completed == planned or state.all_diverged:
         return ""

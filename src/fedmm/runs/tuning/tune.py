@@ -1,4 +1,4 @@
-"""From an experiment to a setting: successive halving over candidates, judged by validators, never by test rows."""
+"""Choose a setting for an experiment by successive halving over candidates, without target labels."""
 
 from __future__ import annotations
 
@@ -35,12 +35,12 @@ _MOST_SEEDS = 100
 class Tuning:
     """What :func:`tune` chose, and why.
 
-    best: the experiment to run. label: what it is called in the table. sentence: why it was chosen.
-    adapted: of the candidates that adapt the best by the same signals, even where the rule prefers source only; None
-    where all of them were ruled out, or there is no target.
-    table: a row for each candidate: ``candidate``, the last ``rung`` it ran in, its ``rounds`` there, ``signals`` (of
-    each validator the mean, lowest and highest over the seeds), ``rank``, ``veto`` (why it was ruled out, or empty).
-    notes: what was left out for lack of time. folder: where everything is; None if nothing was kept.
+    best: the experiment to run. label: its name in the table. sentence: why it was chosen.
+    adapted: the best candidate that adapts, by the same signals, even if the rule prefers source only; None if all were
+    ruled out, nothing was judged, or there is no target.
+    table: a row per candidate, with ``candidate``, the last ``rung`` it ran in, its ``rounds`` there, ``signals`` (by
+    validator, the mean, lowest and highest over seeds), ``rank``, ``veto`` (why it was ruled out, or empty) and more.
+    notes: on the rows that judged, and on what the time did not allow. folder: with all files; None if none were kept.
     """
 
     best: Experiment
@@ -69,22 +69,22 @@ def tune(
 ) -> Tuning:
     """Choose a setting for an experiment without target labels, or without a target.
 
-    All candidates run for a third of the rounds; the best 1/``eta`` of them run full length with several seeds. Target
-    labels are never looked at: the best mean rank over ``target_information``, ``target_bnm`` and ``source_risk`` goes
-    on, runs that diverged or collapsed do not. Of the half of the finalists whose predictions agree best, with those of
-    near target rows or of another seed, the best mean rank wins. Source only and the experiment as given always reach
-    the end; source only wins where the class mix of the target is reliably estimated to differ, where it agrees better
-    and has the lower source risk, and with fewer than three seeds.
+    All candidates run for a third of the rounds; the best 1/``eta`` of them run full length with several seeds (all of
+    them, if there are too few rounds or candidates to cut). Target labels are never used: the best mean rank over
+    ``target_information``, ``target_bnm`` and ``source_risk`` goes on, unless a run diverged or collapsed. Among the
+    half of the finalists whose predictions agree best, between near target rows or seeds, the best mean rank wins.
+    Source only and the experiment as given always reach the end. Source only also wins if the target's class mix is
+    reliably estimated to differ, if it agrees better and has a lower source risk, or with fewer than three seeds.
 
-    Where all rows have labels and there is no target, the mean over seeds of a metric on rows set aside decides, and
-    plain federated averaging and the experiment as given always reach the end.
+    If all rows have labels and there is no target, the mean over seeds of a metric on rows set aside decides, and plain
+    federated averaging and the experiment as given always reach the end.
 
-    experiment: one, its tables, or its file, which may have a ``[tune]`` table with lists of values to try.
+    experiment: an experiment, its tables, or its file, which may have a ``[tune]`` table with lists of values to try.
     objectives: to try if there is no such table; by default the experiment's own.
-    metric: ``accuracy``, ``auc`` or ``worst_site``, without a target; by default by what the experiment trains for.
-    minutes: a time budget; fewer candidates or rounds are run to keep it. seeds: of each finalist.
+    metric: ``accuracy``, ``auc`` or ``worst_site``, without a target; by default what the experiment trains for.
+    minutes: a time budget, kept by running fewer candidates or rounds. seeds: of each finalist.
     out: the folder for all runs, ``tune.json`` and ``tuned.toml``; without it nothing is kept.
-    resume: go on with a tuning in that folder. say: is told what is going on, a line at a time. title: of reports.
+    resume: continue a tuning in that folder. say: called with each line of progress. title: for reports.
     """
     tables, name = _read(experiment)
     require(out is None or isinstance(out, str | Path), f"out must be the name of a folder, not {out!r:.60}")
@@ -124,7 +124,7 @@ def tune(
 def plan_tuning(
     tables: Mapping[str, Any], own: Experiment, objectives: Sequence[str] = (), metric: str = ""
 ) -> tuple[dict[str, Experiment], Criterion]:
-    """The candidates of an experiment, and what judges them. tables: with a ``[tune]``, if any; own: as given."""
+    """Return an experiment's candidates and what judges them. tables: with ``[tune]``, if any; own: without it."""
     if not own.labelled_only:
         require(not metric, "--metric is for experiments without a target (data.labelled_only); leave it out")
         return derive_candidates(tables, objectives), ByTarget()
@@ -133,7 +133,7 @@ def plan_tuning(
 
 
 def require_limits(seeds: int, minutes: float | None, eta: int) -> None:
-    """Refuse numbers of seeds and minutes, and shares of candidates, that no tuning could have."""
+    """Refuse numbers of seeds and minutes, and an ``eta``, that no tuning can have."""
     require(_is_number(seeds, int), f"seeds must be a whole number, not {seeds!r}")
     require(1 <= seeds <= _MOST_SEEDS, f"seeds must be from 1 to {_MOST_SEEDS}, not {seeds}")
     at_least("eta", eta, 2)
