@@ -106,7 +106,7 @@ def test_the_commands_run_evaluate_predict_and_export(tmp_path: Path, command: C
     )
     assert predictor.predict_proba(torch.zeros(3, 2)).shape == (3, 2)
     refused = command("compare", file, "--objectives", "auc")
-    assert "--objectives must name what adapts to the target, and auc does not" in refused.err
+    assert "--objectives must name objectives that adapt to the target; auc does not" in refused.err
     assert "to which auc does not adapt" in command("tune", file, "--minutes", "1").err
 
 

@@ -79,7 +79,7 @@ def test_a_coordinator_prepares_and_a_site_makes_its_key(
     assert (code, Path("hospital-a").exists(), Path("hospital-a.pub").exists()) == (0, True, True)
     code, out, _ = ended(monkeypatch, capsys, "status")
     assert "SuperLink 127.0.0.1:9093, TLS and node authentication" in out
-    assert "superlink: does not run" in out
+    assert "superlink: not running" in out
 
 
 def test_why_a_run_was_refused_is_said_once(

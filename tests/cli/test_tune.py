@@ -137,7 +137,7 @@ def test_a_tuning_that_judged_nothing_or_has_not_ended_is_reported_as_such(comma
     state = json.loads((folder / "tune.json").read_text(encoding="utf-8"))
     (folder / "tune.json").write_text(json.dumps({**state, "verdict": None}), encoding="utf-8")
     unfinished = command("report", folder, "--out", "r.html")
-    assert (unfinished.code, "a tuning that has not ended; `fedmm tune --resume` goes on" in unfinished.err) == (
+    assert (unfinished.code, "a tuning that has not ended; `fedmm tune --resume` continues it" in unfinished.err) == (
         2,
         True,
     )

@@ -119,7 +119,7 @@ def test_the_commands_up_run_status_and_down(tmp_path: Path) -> None:
 
     try:
         assert "site target-1 has joined" in fedmm("up", str(experiment))
-        assert "source-1: runs" in fedmm("status")
+        assert "source-1: running" in fedmm("status")
         assert "finished:completed" in fedmm("run", str(experiment), "--name", "first")
         said = fedmm("status")
         assert "run first: 2 rounds finished, Flower says finished:completed" in said

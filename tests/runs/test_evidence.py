@@ -173,7 +173,7 @@ def test_runs_that_one_rule_ended_in_other_rounds_are_compared() -> None:
     assert judge_runs([*plain, *up])["verdicts"][0]["source_only"] == "plain"
     other = stopped("other", "source_only", [100] * 3, patience=10)
     (alone,) = judge_runs([*other, *up])["verdicts"]
-    assert alone["sentence"].endswith(": other has other rounds")
+    assert alone["sentence"].endswith(": other differs in rounds")
 
 
 def test_each_verdict_says_what_it_compared_with() -> None:

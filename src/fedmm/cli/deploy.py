@@ -233,7 +233,7 @@ def deploy_status(federation: FederationFolder = DEFAULT_FEDERATION) -> None:
     say(f"SuperLink {made.address}{' in plain text' if made.insecure else ', TLS and node authentication'}")
     here = alive(deployment) or {SUPERLINK: answers(made)}  # one that a service started
     for name, runs in here.items():
-        say(f"  {name}: {'runs' if runs else 'does not run'}")
+        say(f"  {name}: {'running' if runs else 'not running'}")
     for folder in sorted(deployment.runs.glob("*")):
         rounds, numbers = (
             len(read_log(folder / "rounds.jsonl").splitlines()),

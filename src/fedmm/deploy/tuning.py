@@ -297,7 +297,7 @@ class SiteTuning:
             raise FedmmError(
                 f"{place}: the sites did not measure {judged_by.name} after its last round, so it cannot be judged and "
                 f"is run again; is one of them away, or has none {judged_by.needs}? `fedmm deploy resume "
-                f"{self._served.name}` goes on"
+                f"{self._served.name}` continues it"
             )
         seconds = time.monotonic() - began
         why = f" ({error.reason})" if error else ""

@@ -59,7 +59,8 @@ def read_tuned(folder: Path) -> TuningResult:
         state = json.loads(path.read_text(encoding="utf-8"))
         require(state["format"] == "fedmm-tune-1", f"{path} was written by another version of fedmm")
         require(
-            state["verdict"] is not None, f"{path} is of a tuning that has not ended; `fedmm tune --resume` goes on"
+            state["verdict"] is not None,
+            f"{path} is of a tuning that has not ended; `fedmm tune --resume` continues it",
         )
         chosen = str(state["verdict"]["label"])
         signals = [str(name) for name in state.get("signals", SIGNALS)]

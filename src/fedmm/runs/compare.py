@@ -43,7 +43,7 @@ _TESTED = {
     "worst_site": ("source_worst_accuracy", "source_accuracy"),
 }
 """By metric, the columns measured on test rows, which are shown but decide nothing."""
-_TEST_ROWS = "columns of the source are of rows to test on, which chose nothing"
+_TEST_ROWS = "source columns are measured on test rows, which chose nothing"
 
 
 @dataclass(frozen=True)
@@ -71,7 +71,7 @@ def derive_candidates(
         if name not in OBJECTIVES:
             raise unknown("objective in --objectives", name, OBJECTIVES)
         require(name != _NONE, f"--objectives need not name {_NONE}, which is always compared; leave it out")
-        require(OBJECTIVES[name].adapts, f"--objectives must name what adapts to the target, and {name} does not")
+        require(OBJECTIVES[name].adapts, f"--objectives must name objectives that adapt to the target; {name} does not")
     fedmm = given.algorithm.name if given.algorithm.name in (_FEDMM, _RESTRAINED) else _RESTRAINED
     methods = list(dict.fromkeys((_BASELINE, fedmm, given.algorithm.name)))
     return [
@@ -165,8 +165,9 @@ def require_no_noise(given: Experiment) -> None:
     """Refuse noise on updates: what is measured on the clients' rows would leave the clients without any."""
     require(
         not given.transmission.private,
-        f"transmission {given.transmission.name!r} adds noise to updates, and what the verdict depends on, measured on "
-        'the clients\' rows, has none; compare with transmission.name = "exact", then train the chosen one with noise',
+        f"transmission {given.transmission.name!r} adds noise to updates, but the metrics that the verdict depends on "
+        'are measured on the clients\' rows without noise; compare with transmission.name = "exact", then train the '
+        "chosen one with noise",
     )
 
 

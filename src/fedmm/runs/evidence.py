@@ -23,7 +23,7 @@ from fedmm.training.fingerprint import TRAINED_AND_CHOSEN_BY, same_data
 MOST_ROWS = 1000
 """The most rows of each domain from which label shift is estimated."""
 NO_SOURCE_ONLY = (
-    "whether adapting helps cannot be judged: no source-only run stands beside the others; add objective.name = "
+    "whether adapting helps cannot be judged: there is no source-only run among them; add objective.name = "
     f"'{SourceOnly.name}', with the same seeds"
 )
 SHIFT_ADVICE = "adapting may then do harm, and validators on the target mislead: compare with source only"
@@ -189,7 +189,7 @@ def judge_runs(summaries: Sequence[Summary]) -> dict[str, Any]:
         differences = {other: find_difference([*plain[other], *runs]) for other in plain}
         against = min((other for other, difference in differences.items() if not difference), key=risk, default=None)
         if against is None:
-            others = ", ".join(f"{other} has other {difference}" for other, difference in differences.items())
+            others = ", ".join(f"{other} differs in {difference}" for other, difference in differences.items())
             verdict = Verdict(None, f"{CANNOT_JUDGE}: no source-only run did as many rounds on the same rows: {others}")
             return {"label": label, **asdict(verdict), "source_only": None, "label_shift": None}
         worst = worst_shift(plain[against])

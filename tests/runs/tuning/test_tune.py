@@ -180,7 +180,7 @@ def test_when_the_time_is_over_there_is_a_result_and_resume_goes_on(
         patch.setattr(tuning, "Budget", partial(Budget, clock=clock))
         patch.setattr(climbing, "run_sweep", slow)
         found = fedmm.tune(TABLES, minutes=1e3, seeds=1, out=tmp_path / "t")
-    assert found.notes == ["the time was over in rung 2 of 2; resume goes on"]
+    assert found.notes == ["the time was over in rung 2 of 2; resume continues"]
     assert found.label == "source only"
     assert found.adapted is not None  # by the first rung
     assert found.sentence.endswith(" Judged after 10 of 30 rounds.")
@@ -215,7 +215,7 @@ def test_a_time_that_is_over_at_once_gives_source_only(tmp_path: Path, monkeypat
     monkeypatch.setattr(tuning, "Budget", partial(Budget, clock=Clock(1e6)))
     found = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
     assert (found.label, found.adapted, found.table) == ("source only", None, [])
-    assert found.notes == ["no rung was started; resume goes on"]
+    assert found.notes == ["no rung was started; resume continues"]
     assert (tmp_path / "t" / "tuned.toml").exists()
 
 
@@ -227,7 +227,7 @@ def test_what_no_time_was_left_for_is_run_when_it_goes_on_with_more(
         patch.setattr(tuning, "Budget", partial(Budget, clock=Clock(1e6)))
         patch.setattr(climbing.Halving, "_measure_pace", lambda self: setattr(self.state, "pace", Pace(0.0, 1e9)))
         short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t", say=lines.append)
-    assert short.notes == ["no rung was started; resume goes on"]
+    assert short.notes == ["no rung was started; resume continues"]
     assert lines == []  # what does not even begin is not said to be cut
     assert state_of(tmp_path / "t")["plan"][-1]["rounds"] < 30
     more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)
@@ -267,7 +267,7 @@ def test_a_rung_that_would_be_no_longer_than_the_one_before_waits_for_more_time(
         patch.setattr(climbing, "pace_of", lambda *_: Pace(0.02, 0.0))
         patch.setattr(climbing, "run_sweep", sweep_taking(59.5, clock))
         short = fedmm.tune(TABLES, minutes=1, seeds=1, out=tmp_path / "t")
-    assert short.notes == ["for lack of time rung 2 of 2 was not started; resume goes on"]
+    assert short.notes == ["for lack of time rung 2 of 2 was not started; resume continues"]
     assert short.sentence.endswith(" Judged after 10 of 30 rounds.")
     assert short.adapted is not None
     more = fedmm.tune(TABLES, seeds=1, out=tmp_path / "t", resume=True)

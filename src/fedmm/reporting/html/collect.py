@@ -151,7 +151,7 @@ def collect_runs(paths: Sequence[Path]) -> Report:
         names = {folder.relative_to(path).as_posix(): folder for folder in _run_folders(path)}
         require(
             bool(names) or not (path / "tune.json").exists(),
-            f"{path} holds a tuning in which nothing was judged; `fedmm tune --resume` goes on",
+            f"{path} holds a tuning in which nothing was judged; `fedmm tune --resume` continues it",
         )
         require(bool(names), f"{path} holds no run; name the folder of a run, comparison or sweep")
         if (path / "tune.json").exists() and abouts[-1].get("status") != "running":

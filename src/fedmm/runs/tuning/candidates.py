@@ -176,8 +176,8 @@ def _build_labelled_grid(
 def _require_no_noise(given: Experiment) -> None:
     require(
         not given.transmission.private,
-        f"transmission {given.transmission.name!r} adds noise to updates, and the validators that tuning goes by, sums "
-        'over the clients\' own rows, would leave without any; tune with transmission.name = "exact" where that is '
+        f"transmission {given.transmission.name!r} adds noise to updates, but the validators that tuning goes by are "
+        'sums over the clients\' own rows without noise; tune with transmission.name = "exact" if that is '
         "allowed, or choose the setting by other means",
     )
 

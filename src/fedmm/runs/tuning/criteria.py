@@ -22,7 +22,7 @@ _SAME_ROWS = (
 )
 _NO_ROWS = (
     "no labelled source rows are set aside, so there is no source_risk, which rules out candidates that have unlearned "
-    "the source, and without which better agreement alone does not make source only win"
+    "the source; without it, source only does not win by better agreement alone"
 )
 _ONE_SITE = "only one site has rows to choose by, so the metric worst_site is no more than the accuracy there"
 _OWN = "the experiment as given"

@@ -145,7 +145,7 @@ class Halving:
             return
         self._restore_plan()
         if len(before.rungs) < len(before.plan):
-            self.say(f"going on with rung {len(before.rungs) + 1} of {len(before.plan)}")
+            self.say(f"continuing with rung {len(before.rungs) + 1} of {len(before.plan)}")
 
     def _restore_plan(self) -> None:
         """Restore the full plan of all rungs that have not started: what did not fit before may fit now.
@@ -357,4 +357,5 @@ class Halving:
 
 def _outcome(rung: RungResult, kept: Sequence[str]) -> str:
     vetoed = sum(bool(entry.veto) for entry in rung.entries)
-    return f"{len(kept)} go on beside those that always do, first {', '.join(kept[:3])}; {vetoed} had a veto"
+    best = ", ".join(kept[:3])
+    return f"{len(kept)} candidates advance besides those that always do, first {best}; {vetoed} were ruled out"

@@ -53,7 +53,7 @@ def tell_end(state: TuningState) -> str:
     if completed == planned or state.all_diverged:
         return ""
     if not state.rungs:
-        return "no rung was started; resume goes on"
+        return "no rung was started; resume continues"
     if completed < len(state.rungs):
-        return f"the time was over in rung {completed + 1} of {planned}; resume goes on"
-    return f"{_SHORT} rung {completed + 1} of {planned} was not started; resume goes on"
+        return f"the time was over in rung {completed + 1} of {planned}; resume continues"
+    return f"{_SHORT} rung {completed + 1} of {planned} was not started; resume continues"
