@@ -504,7 +504,7 @@ def test_a_table_without_a_target_is_compared_and_tuned(
     assert judged in found["verdict"]["sentence"]
     assert all(judged in entry["measures"] for entry in found["candidates"])
     shown = (tmp_path / "compare" / "compare.md").read_text()
-    assert "rows to test on, which chose nothing" in shown
+    assert "measured on test rows, which chose nothing" in shown
     assert "adapt" not in shown + compared.out
     for given, sentence in (
         (("--metric", "f1"), "--metric must be one of accuracy, auc, worst_site, not 'f1'"),

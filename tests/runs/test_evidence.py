@@ -150,7 +150,7 @@ def test_runs_of_other_rounds_or_rows_are_not_compared_with(other: dict[str, Any
     up, short = runs("up", "dann", 0.4, **rows), runs("short", "source_only", 0.1, **{**rows, **other})
     (alone,) = judge_runs([*short, *up])["verdicts"]
     assert (alone["supported"], alone["source_only"], alone["label_shift"]) == (None, None, None)
-    assert alone["sentence"].endswith(f"did as many rounds on the same rows: short has other {difference}")
+    assert alone["sentence"].endswith(f"did as many rounds on the same rows: short differs in {difference}")
     (beside,) = judge_runs([*short, *up, *runs("whole", "source_only", 0.5, **rows)])["verdicts"]
     assert beside["supported"] is False  # not higher than 0.5
     scaled = runs("scaled", "dann", 0.6, per_site=True, fingerprint=held(0.7))
