@@ -21,6 +21,7 @@ from fedmm.core.errors import FedmmError, require
 from fedmm.core.federation import head_count
 from fedmm.core.files import atomic_write
 from fedmm.core.validation import at_least
+from fedmm.core.words import count_of
 from fedmm.preflight.check import Checked
 from fedmm.preflight.check import check as check_experiment
 from fedmm.preflight.propose import propose
@@ -175,7 +176,7 @@ def _show(found: Checked, runs: int, what: str) -> None:
         style = "bold yellow" if finding.level == "warning" else "dim"
         console.print(Text(f"{finding.level}: {finding.text}", style=style), soft_wrap=True)
     warned = len(found.warnings)
-    many = "no warnings" if not warned else f"{warned} warning{'s' if warned > 1 else ''}"
+    many = count_of(warned, "warning") if warned else "no warnings"
     say(f"it can run; {many} ({found.seconds:.1f} s)")
 
 

@@ -23,6 +23,7 @@ from fedmm.core.errors import Diverged, FedmmError, Say, require
 from fedmm.core.files import write_json
 from fedmm.core.metrics import MOST_COUNTS
 from fedmm.core.signals.validators import VALIDATORS
+from fedmm.core.words import count_of
 from fedmm.data.inputs import TableInput
 from fedmm.deploy.agree_tables import ENCODING_FILE, agree_on_encoding, has_tables, read_encoding
 from fedmm.deploy.layout import TUNING, RunRequest, TuneRequest
@@ -104,7 +105,7 @@ def fit_to_rounds(
     require(
         rounds <= most,
         f"--max-rounds {most} is too few: {' and '.join(always)} and one more candidate take {rounds} rounds with "
-        f"{fitted[-1].seeds} seed(s) even if each has one round",
+        f"{count_of(fitted[-1].seeds, 'seed')} even if each has one round",
     )
     left_out = plan[0].candidates - fitted[0].candidates
     shorter = fitted[-1].rounds < plan[-1].rounds

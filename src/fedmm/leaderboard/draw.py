@@ -12,6 +12,7 @@ from matplotlib.figure import SubFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from fedmm.core.files import atomic_write
+from fedmm.core.words import count_of
 from fedmm.leaderboard.results import Result, read_results
 from fedmm.leaderboard.tables import Standing, better_than_ours, overview, problem_table, standings
 from fedmm.reporting.style import AXIS, FAINT, INK, RULE, SMALL, Strip, compose, quiet, wrap_text
@@ -31,7 +32,7 @@ def draw_board(results: Path, out: Path) -> list[Path]:
     strips = [_strip(title, own) for title, own in found.items()]
     seeds = len({run.seed for run in runs})
     about = (
-        f"Median and range over {seeds} seed{'s' if seeds > 1 else ''}. A hollow dot at the right edge: the target was "
+        f"Median and range over {count_of(seeds, 'seed')}. A hollow dot at the right edge: the target was "
         "not reached. Orange: FedMM and its variants. Dotted: the target."
     )
     return [*(compose("Leaderboard", about, strips, out / f"leaderboard.{kind}") for kind in ("png", "svg")), page]

@@ -15,6 +15,7 @@ from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
 from fedmm.core.errors import FedmmError, Say, require
 from fedmm.core.files import write_json
+from fedmm.core.words import count_of
 from fedmm.data.domains import DomainPair
 from fedmm.data.inputs import tell_apart
 from fedmm.models.devices import Precision
@@ -124,7 +125,7 @@ class Program:
 
 def plan_in_words(experiments: Sequence[Experiment], programs: Sequence[Program]) -> str:
     """The plan, a line for each program."""
-    lines = [f"{len(experiments)} runs in {len(programs)} program(s):"]
+    lines = [f"{len(experiments)} runs in {count_of(len(programs), 'program')}:"]
     for number, program in enumerate(programs, start=1):
         first = experiments[program.members[0]]
         algorithms = sorted({experiments[member].algorithm.name for member in program.members})

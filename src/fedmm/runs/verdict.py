@@ -16,6 +16,7 @@ from fedmm.core.options import options_that_affect
 from fedmm.core.signals.track_record import tell_record
 from fedmm.core.signals.validators import ALONE, FEWEST_SEEDS, Verdict, judge_adaptation
 from fedmm.core.signals.warning_signs import Measured, find_warning_signs
+from fedmm.core.words import count_of
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.partition import TargetSupervised
 from fedmm.runs.compare import require_comparable
@@ -52,7 +53,7 @@ def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, A
     if plain:
         shift = worst_shift(plain)
         verdict = judge_adaptation(signals_of(plain), signals_of(own), None if shift is None else read_shift(shift))
-        against = f"judged against {len(plain)} source-only run{'s' * (len(plain) > 1)} beside it"
+        against = f"judged against {count_of(len(plain), 'source-only run')} beside it"
     else:
         verdict = Verdict(None, ALONE)
         against = f"a source-only run of the same data beside it and {FEWEST_SEEDS} seeds of both methods are missing"

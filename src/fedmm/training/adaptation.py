@@ -19,6 +19,7 @@ from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.core.problem import Statistics, View, WholeRows
 from fedmm.core.signals.validators import validator
 from fedmm.core.validation import instance
+from fedmm.core.words import count_of
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Keys, Rows
 from fedmm.engines.in_process import InProcess
@@ -87,7 +88,7 @@ class Adapted(Predictor):
     def __repr__(self) -> str:
         rounds, clients, accuracy = self.state.round, len(self.state.clients), self.history.last("target_accuracy")
         said = [
-            f"{self._label}: {rounds} round{'s' * (rounds != 1)} over {clients} client{'s' * (clients != 1)}",
+            f"{self._label}: {count_of(rounds, 'round')} over {count_of(clients, 'client')}",
             *([] if self.status == "completed" else [self.status]),
             *([] if accuracy is None else [f"target accuracy {accuracy:.1%}"]),
             *([] if self.best is None else [f"best by {self.best.by.name} in round {self.best.round}"]),

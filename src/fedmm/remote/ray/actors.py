@@ -12,6 +12,7 @@ import torch
 
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.validation import at_least
+from fedmm.core.words import count_of
 from fedmm.remote.ray.actor import ActorSetup, Answer, Call, ClientActor, GivenState, ShareBuilder
 from fedmm.remote.ray.cluster import Cluster
 from fedmm.remote.ray.shared_memory import MemoryGone, Posted, SharedMemory, copy_arrays, read
@@ -163,7 +164,8 @@ class Actors:
                 reason = _first_line(problem)
                 if deaths == self.retries:
                     raise FedmmError(
-                        f"an actor died {deaths + 1} time(s) in one call, so the run cannot continue: {reason}"
+                        f"an actor died {count_of(deaths + 1, 'time')} in one call, so the run cannot continue: "
+                        f"{reason}"
                     ) from problem
             for number, reference in zip(left, references, strict=True):
                 try:

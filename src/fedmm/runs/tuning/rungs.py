@@ -15,6 +15,7 @@ from fedmm.config.toml import write_toml
 from fedmm.core.errors import Say, require
 from fedmm.core.files import atomic_write, write_json
 from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
+from fedmm.core.words import count_of
 from fedmm.runs.build import DataCache
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.run_folder import SUMMARY
@@ -198,7 +199,7 @@ class Halving:
         again = ", from the start, since schedules depend on the number of rounds" if number else ""
         self.say(
             f"rung {number + 1} of {len(self.state.plan)}: {len(labels)} candidates, {rung.rounds} rounds, "
-            f"{rung.seeds} seed(s){again}"
+            f"{count_of(rung.seeds, 'seed')}{again}"
         )
         folder = self._folder(number)
         summary, names = self._sweep(labels, rung, folder)
