@@ -17,11 +17,10 @@ from fedmm.config.schema import Experiment
 from fedmm.config.schema import experiment as resolve
 from fedmm.config.sweep_grid import SWEEP, grid
 from fedmm.config.toml import read_tables, set_values
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, count_of, require
 from fedmm.core.federation import head_count
 from fedmm.core.files import atomic_write
 from fedmm.core.validation import at_least
-from fedmm.core.words import count_of
 from fedmm.preflight.check import Checked
 from fedmm.preflight.check import check as check_experiment
 from fedmm.preflight.propose import propose

@@ -8,9 +8,8 @@ from typing import Annotated
 import typer
 
 from fedmm.cli.console import say
-from fedmm.core.errors import require, unknown
+from fedmm.core.errors import count_of, require, unknown
 from fedmm.core.files import is_folder
-from fedmm.core.words import count_of
 
 FORMATS = ("html", "pdf", "png")
 

@@ -19,11 +19,10 @@ import torch
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere, with_stand_in
 from fedmm.core.engine import FederatedState
-from fedmm.core.errors import Diverged, FedmmError, Say, require
+from fedmm.core.errors import Diverged, FedmmError, Say, count_of, require
 from fedmm.core.files import write_json
 from fedmm.core.metrics import MOST_COUNTS
 from fedmm.core.signals.validators import VALIDATORS
-from fedmm.core.words import count_of
 from fedmm.data.inputs import TableInput
 from fedmm.deploy.agree_tables import ENCODING_FILE, agree_on_encoding, has_tables, read_encoding
 from fedmm.deploy.layout import TUNING, RunRequest, TuneRequest

@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from fedmm.core.errors import count_of
 from fedmm.core.files import atomic_write
-from fedmm.core.words import count_of
 from fedmm.leaderboard.results import Result, read_results
 from fedmm.leaderboard.tables import Standing, better_than_ours, overview, problem_table, standings
 from fedmm.reporting.style import AXIS, FAINT, INK, RULE, SMALL, Strip, compose, quiet, wrap_text

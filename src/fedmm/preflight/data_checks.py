@@ -11,8 +11,8 @@ import torch
 
 from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import steps_by_client
+from fedmm.core.errors import count_of
 from fedmm.core.signals.validators import VALIDATORS
-from fedmm.core.words import count_of
 from fedmm.data.columns import Column
 from fedmm.data.datasets.table import Table
 from fedmm.data.domains import DomainPair, Labelled

@@ -13,10 +13,9 @@ import torch
 
 from fedmm.config.sites import ELSEWHERE, experiment_anywhere
 from fedmm.config.toml import write_toml
-from fedmm.core.errors import require
+from fedmm.core.errors import count_of, require
 from fedmm.core.files import data_folder, parse_toml
 from fedmm.core.signals.validators import METRICS
-from fedmm.core.words import count_of
 from fedmm.models.backbones import BLOCKS
 from fedmm.preflight.table_checks import list_some
 from fedmm.preflight.table_columns import Columns

@@ -13,9 +13,8 @@ import torch
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
-from fedmm.core.errors import FedmmError, Say, require
+from fedmm.core.errors import FedmmError, Say, count_of, require
 from fedmm.core.files import write_json
-from fedmm.core.words import count_of
 from fedmm.data.domains import DomainPair
 from fedmm.data.inputs import tell_apart
 from fedmm.models.devices import Precision

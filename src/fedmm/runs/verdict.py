@@ -10,13 +10,12 @@ from typing import Any
 
 from fedmm.config.schema import Experiment
 from fedmm.config.toml import read_toml
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, count_of
 from fedmm.core.files import write_json
 from fedmm.core.options import options_that_affect
 from fedmm.core.signals.track_record import tell_record
 from fedmm.core.signals.validators import ALONE, FEWEST_SEEDS, Verdict, judge_adaptation
 from fedmm.core.signals.warning_signs import Measured, find_warning_signs
-from fedmm.core.words import count_of
 from fedmm.data.datasets.per_site import KEY as PER_SITE
 from fedmm.data.partition import TargetSupervised
 from fedmm.runs.compare import require_comparable

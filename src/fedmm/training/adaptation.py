@@ -12,14 +12,13 @@ from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine, FederatedState
-from fedmm.core.errors import Diverged, require
+from fedmm.core.errors import Diverged, count_of, require
 from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective, Outputs
 from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.core.problem import Statistics, View, WholeRows
 from fedmm.core.signals.validators import validator
 from fedmm.core.validation import instance
-from fedmm.core.words import count_of
 from fedmm.data.row_format import RowFormat
 from fedmm.data.rows import Keys, Rows
 from fedmm.engines.in_process import InProcess

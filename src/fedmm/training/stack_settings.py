@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import steps_by_client
-from fedmm.core.words import count_of
+from fedmm.core.errors import count_of
 from fedmm.engines.batched import Batched
 from fedmm.models.devices import Precision
 from fedmm.training.adaptation import Adaptation

@@ -10,9 +10,8 @@ from typing import Any
 
 import torch
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, count_of, require
 from fedmm.core.validation import at_least
-from fedmm.core.words import count_of
 from fedmm.remote.ray.actor import ActorSetup, Answer, Call, ClientActor, GivenState, ShareBuilder
 from fedmm.remote.ray.cluster import Cluster
 from fedmm.remote.ray.shared_memory import MemoryGone, Posted, SharedMemory, copy_arrays, read

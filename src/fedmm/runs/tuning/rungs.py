@@ -12,10 +12,9 @@ import torch
 
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.config.toml import write_toml
-from fedmm.core.errors import Say, require
+from fedmm.core.errors import Say, count_of, require
 from fedmm.core.files import atomic_write, write_json
 from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
-from fedmm.core.words import count_of
 from fedmm.runs.build import DataCache
 from fedmm.runs.comparison import comparison_summary, folder_names
 from fedmm.runs.run_folder import SUMMARY

@@ -1,10 +1,10 @@
-"""Numbers in sentences."""
+"""What error messages are made of."""
 
 from __future__ import annotations
 
 import pytest
 
-from fedmm.core.words import count_of
+from fedmm.core.errors import count_of
 
 
 @pytest.mark.parametrize(
