@@ -265,7 +265,11 @@ def test_a_folder_may_hold_brackets(command: Command) -> None:
     ("arguments", "words"),
     [
         (["run", "nowhere.toml"], "there is no file nowhere.toml"),
-        (["run", "folder"], "folder cannot be read"),
+        (["run", "folder"], "folder is a folder; give a TOML file"),
+        (["tune", "folder"], "folder is a folder; give a TOML file"),
+        (["run", MOONS, "--set", "run.best_by=risk"], "[run] has an unknown best_by 'risk'"),
+        (["run", MOONS, "--set", "run.best_by=worst_site"], "set best_by = 'validation_worst_accuracy'"),
+        (["run", MOONS, "--set", "objective.name=worst-site"], "did you mean 'worst_site'? (known: auc, "),
         (["run", "bad.toml"], "bad.toml is not valid TOML"),
         (["run", "binary.toml"], "binary.toml cannot be read"),
         (["run", "empty.toml"], "the section [data] is missing"),

@@ -123,6 +123,30 @@ def whole_table(folder: Path, rare: str = "fraud") -> Path:
     return folder / "banks.csv"
 
 
+def test_init_counts_the_rows_that_a_client_trains_on(tmp_path: Path, command: Command) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    options = ("--label", "kind", "--site", "bank", "--metric", "auc", "--out", tmp_path / "x.toml")
+    assert command("init", whole_table(tmp_path), *options).code == 0
+    assert "the smallest client trains on about 36" in (tmp_path / "x.toml").read_text()  # of 60, less 2 x 20 %
+
+
+@pytest.mark.parametrize("heading", ["bank", "kanton"])
+@pytest.mark.parametrize("empty", [0, 2])
+def test_init_says_that_a_column_may_hold_sites(tmp_path: Path, command: Command, heading: str, empty: int) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    table = whole_table(tmp_path)
+    first, *lines = table.read_text().splitlines()
+    lines[:empty] = [line[1:] for line in lines[:empty]]
+    table.write_text("\n".join([first.replace("bank", heading), *lines]))
+    made = command("init", table, "--label", "kind", "--metric", "auc", "--out", tmp_path / "x.toml")
+    assert made.code == 0
+    fill = ", after filling its 2 empty cells" if empty else ""
+    said = f"column 'bank' (3 values) may hold sites; if it does, pass --site bank{fill}\n"
+    assert (said in made.out) == (heading == "bank")
+    assert "may hold sites" in made.out or heading == "kanton"
+    assert not empty or command("init", table, "--label", "kind", "--site", heading, "--overwrite").code == 2
+
+
 @pytest.mark.parametrize("rare", ["fraud", "odd"])
 def test_init_proposes_auc_for_a_table_without_a_target(tmp_path: Path, command: Command, rare: str) -> None:
     pytest.importorskip("pandas", reason="tables need fedmm[tables]")
@@ -284,9 +308,9 @@ def test_the_report_says_what_evaluate_says(banks: tuple[Path, Path], tmp_path: 
     assert command("report", folder, "--out", tmp_path / "r.html").code == 0
     text = (tmp_path / "r.html").read_text()
     assert "There is no target: scores are on labelled rows" in text
-    assert ">the last<" in text  # the run has no best_by that could be measured, so that evaluate took the last, too
+    assert "The model is that of the last round." in text  # best_by could not be measured, so nothing chose a round
     low, high = found["intervals"]["auc"]
-    assert f"ROC, source test rows: AUROC {found['auc']:.3f} ({low:.3f} to {high:.3f})" in text
+    assert f"ROC, test rows: AUROC {found['auc']:.3f} ({low:.3f} to {high:.3f})" in text
     worst = found["grouped"]["groups"][0]
     low, high = worst["accuracy_interval"]
     assert f"{worst['accuracy']:.1%} ({low:.1%} to {high:.1%})" in text
@@ -304,7 +328,8 @@ def test_the_report_shows_groups_as_evaluate_scored_them(
     people.write_text("\n".join([f"{heading},sex,country", *rows]) + "\n")
     ended = command("evaluate", folder, people, "--group", "sex", "--out", folder / "by_sex.json")
     assert ended.code == 0, ended.err
-    assert "groups with fewer than 10 rows, so their scores are mostly chance: 'x' (6)" in " ".join(ended.out.split())
+    few = "groups with fewer than 10 rows come last and do not count in worst, mean and spread, since their scores"
+    assert f"{few} are mostly chance: 'x' (6)" in " ".join(ended.out.split())
     refused = command("evaluate", folder, people, "--group", "country", "--out", folder / "by_country.json")
     assert refused.code == 2
     assert "--group country has one value alone in the labelled rows of" in refused.err
@@ -443,7 +468,7 @@ def test_init_refuses_a_metric_that_does_not_fit(
     assert not (tmp_path / "x.toml").exists()
 
 
-@pytest.mark.parametrize("metric", ["accuracy", "auc", "worst_site"])
+@pytest.mark.parametrize("metric", ["accuracy", "auc", "worst_site", ""])
 def test_init_refuses_a_label_of_one_class(tmp_path: Path, command: Command, metric: str) -> None:
     pytest.importorskip("pandas", reason="tables need fedmm[tables]")
     table = tmp_path / "one.csv"
@@ -452,8 +477,7 @@ def test_init_refuses_a_label_of_one_class(tmp_path: Path, command: Command, met
         "init", table, "--label", "kind", "--site", "bank", "--metric", metric, "--out", tmp_path / "x.toml"
     )
     assert refused.code == 2
-    assert "column 'kind' of" in refused.err
-    assert "has one class alone, legit; there must be two" in refused.err
+    assert f"every labelled row of {table} is of one class, 'legit' in column 'kind'; a model needs" in refused.err
     assert not (tmp_path / "x.toml").exists()
 
 

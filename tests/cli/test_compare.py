@@ -41,7 +41,7 @@ def test_it_leaves_tables_a_picture_and_a_verdict_and_goes_on_without_running_ag
     first = command("compare", "mine.toml", *SMALL)
     folder = Path("runs/mine-compare")
     assert first.code == 0, first.err
-    assert "8 runs in 2 program(s)" in first.out
+    assert "8 runs in 2 programs" in first.out
     table = json.loads((folder / "compare.json").read_text())
     assert table["rounds"] == 1
     assert table["seeds"] == [0, 1]

@@ -329,7 +329,10 @@ def test_the_experiment_for_all_does_not_tell_how_rare_a_class_is_at_the_site(
     ("words", "reason"),
     [
         (("--metric", "f1"), "--metric must be one of accuracy, auc, worst_site, not 'f1'"),
-        (("--metric", "auc"), "needs two classes, and column 'outcome' of ours.csv has 3; let a site that has both"),
+        (
+            ("--metric", "auc"),
+            "needs two classes, and column 'outcome' of ours.csv has 3: a, b, c; let a site",
+        ),
         (("--metric", "worst_site"), "needs other sites; name them with --with-site"),
     ],
 )
@@ -344,7 +347,9 @@ def test_of_a_site_both_files_are_written_or_none(command: Command, tmp_path: Pa
     lines = [f"{n % 20},{'ab'[n % 2]}" for n in range(60)]
     (tmp_path / "ours.csv").write_text("\n".join(["age,outcome", *lines, "3,", "4,"]))
     words = ("init", "ours.csv", "--label", "outcome", "--as-site", "north", "--out", "all.toml")
-    refused(command(*words, "--metric", "auc"), "every row has a label, and 2 of ours.csv have none; give them one, or")
+    refused(
+        command(*words, "--metric", "auc"), "every row has a label; label or remove the 2 rows of ours.csv without one"
+    )
     (tmp_path / "north.toml").write_text("mine")
     refused(command(*words), "north.toml already exists")
     assert not (tmp_path / "all.toml").exists()

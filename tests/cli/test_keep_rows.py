@@ -59,7 +59,8 @@ def test_without_keep_rows_no_row_is_in_the_folder_or_the_report(command: Comman
     assert files_with_rows(tmp_path / "run") == set()
     with safe_open(tmp_path / "run" / "exhibits.safetensors", "numpy") as kept:
         kinds = ("confusion", "ranking")  # counts, and areas under curves, but no curve
-        assert set(kept.keys()) == {f"{kind}_{rows}" for kind in kinds for rows in ("source", "target")}
+        scores = {f"{kind}_{rows}" for kind in kinds for rows in ("source", "target")}
+        assert set(kept.keys()) == {"tested_round", *scores}
     ended = command("report", "run", "--out", "r.html")
     assert ended.code == 0, ended.err
     assert "rows of the data" not in ended.out

@@ -44,7 +44,7 @@ def test_it_leaves_a_file_that_run_takes_a_table_and_a_section_of_the_report(com
     ended = command("tune", "mine.toml", "--seeds", "1")
     folder = Path("runs/mine-tune")
     assert ended.code == 0, ended.err
-    assert "rung 1 of 1: 4 candidates, 3 rounds, 1 seed(s)" in ended.out
+    assert "rung 1 of 1: 4 candidates, 3 rounds, 1 seed" in ended.out
     assert "use source only" in " ".join(ended.out.split())
     assert f"fedmm run {folder / 'tuned.toml'}" in " ".join(ended.out.split())
     ran = command("run", folder / "tuned.toml", "--rounds", "1", "--out", "runs/tuned")

@@ -23,9 +23,9 @@ from fedmm.core.signals.validators import ALONE, NOT_SUPPORTED, RULE
 from fedmm.reporting import comparison_rows, draw_comparison, read_comparison, validator_table
 from fedmm.reporting.html import collect_runs, write_pdf, write_png
 from fedmm.reporting.html.charts import Lines, method_strokes
+from fedmm.reporting.html.chosen import choice_of, chosen_round
 from fedmm.reporting.html.costs import cost_of, levels
 from fedmm.reporting.html.features import _plane
-from fedmm.reporting.html.headline import choice_of, chosen_round
 from fedmm.reporting.html.metrics import rank_correlation
 from fedmm.reporting.html.page import page, sections
 
@@ -416,7 +416,7 @@ def test_validators_stand_for_accuracies_that_nobody_knows(folders: Folders) -> 
     summary["evidence"] = {"verdicts": [{"label": "FedMM", "supported": False, "sentence": "nothing supports it"}]}
     (comparison / "summary.json").write_text(json.dumps(summary))
     found = shown(comparison)
-    assert "0.255 (0.25 to 0.26)" in found.text
+    assert "0.255 (0.250 to 0.260)" in found.text
     assert "FedMM: nothing supports it." in found.text
     assert "take source only unless the evidence supports adapting" in found.text
     pictures = draw_comparison(comparison)
@@ -486,6 +486,18 @@ def test_a_run_under_way_without_a_label_is_called_source_only(folders: Folders)
     (run / "experiment.toml").write_text('[objective]\nname = "source_only"\n[algorithm]\nname = "fedavg_gda"\n')
     found = shown(run)
     assert "source only" in found.text
+
+
+def test_an_unfinished_run_without_a_target_is_called_by_its_algorithm(folders: Folders) -> None:
+    run = folders.run(accuracies=(None, None))
+    (run / "summary.json").unlink()
+    (run / "experiment.toml").write_text(
+        '[data]\nname = "table"\nlabelled_only = true\n[objective]\nname = "source_only"\n'
+        '[algorithm]\nname = "fedavg_gda"\n'
+    )
+    report = collect_runs([run])
+    assert not report.has_target
+    assert report.methods[0].label == "fedavg_gda"
 
 
 def test_a_sweep_ends_with_validators_and_the_rules_verdicts(folders: Folders, capsys: Any) -> None:

@@ -17,6 +17,8 @@ from fedmm.config.toml import read_toml, set_values
 from fedmm.core.signals.thresholds import Thresholds
 from fedmm.data.datasets.moons import Moons
 from fedmm.data.domains import OTHER_SITES, DomainPair, Labelled, Sites
+from fedmm.inference.evaluate import evaluate, rows_named
+from fedmm.inference.load_run import open_run
 from fedmm.models import MODELS
 from fedmm.runs.report_data import _confusion, _principal, _score_test_rows, _small
 from fedmm.runs.run import run_experiment
@@ -59,6 +61,54 @@ def test_without_a_target_rows_of_the_source_are_shown(tmp_path: Path) -> None:
     assert kept["sample_x"].shape == (36, 12)
     assert set(kept["sample_label"].tolist()) == {0, 1}
     assert "map_domain" not in kept
+
+
+def test_scores_are_of_the_model_that_predict_uses(tmp_path: Path) -> None:
+    given = {
+        "run": {"rounds": 6, "engine": "in_process", "best_by": "validation_auroc", "batch_size": 16},
+        "data": {"name": "unbalanced", "validation_share": 0.3},
+        "objective": {"name": "auc"},
+        "model": {"name": "mlp", "hidden": [4]},
+        "algorithm": {"name": "fedmm", "lr_min": 1.0, "lr_max": 1.0},
+    }
+    summary = run_experiment(experiment(given), tmp_path, progress=False)
+    assert summary["best"]["round"] < summary["rounds"]  # else it is no test
+    kept = load_file(tmp_path / "exhibits.safetensors")
+    assert int(kept["tested_round"]) == summary["best"]["round"]
+    assert float(kept["ranking_source"][2]) == pytest.approx(summary["best"]["source_auroc"], abs=2e-3)
+    run = open_run(tmp_path)
+    found = evaluate(run, "source-test", rows_named(run, "source-test"))
+    assert float(kept["ranking_source"][2]) == pytest.approx(found.scores.auc)
+    assert kept["confusion_source"].tolist() == [list(row) for row in found.scores.confusion]
+
+
+@pytest.mark.parametrize("best_by", ["", "oracle_target_accuracy"])
+def test_what_labels_of_the_target_chose_is_not_shown(tmp_path: Path, best_by: str) -> None:
+    summary = run_experiment(
+        small("moons", "data.rows=40", "data.test_rows=20", f'run.best_by="{best_by}"'), tmp_path, progress=False
+    )
+    assert bool(summary.get("oracle_best")) == bool(best_by)
+    assert int(load_file(tmp_path / "exhibits.safetensors")["tested_round"]) == 2
+
+
+def test_clients_that_are_sites_keep_the_names_of_these(tmp_path: Path) -> None:
+    pytest.importorskip("pandas", reason="tables need fedmm[tables]")
+    lines = [f"{n % 7},{'ab'[n % 2]},{('Süd', 'Île', 'Sud')[n % 3]}" for n in range(90)]
+    (tmp_path / "all.csv").write_text("\n".join(["age,outcome,site", *lines]), encoding="utf-8")
+    given = {
+        "run": {"rounds": 1, "engine": "in_process", "batch_size": 8},
+        "data": {
+            "name": "table", "file": str(tmp_path / "all.csv"), "label": "outcome", "site": "site",
+            "labelled_only": True,
+        },
+        "model": {"name": "mlp", "hidden": [4]},
+        "objective": {"name": "source_only"},
+        "algorithm": {"name": "fedavg_gda"},
+    }  # fmt: skip
+    for name, sites in (("by_site", {"Ile": "Île", "Sud": "Sud", "Sud-2": "Süd"}), ("iid", None)):
+        run_experiment(experiment({**given, "partition": {"name": name}}), tmp_path / name, progress=False)
+        kept = load_file(tmp_path / name / "exhibits.safetensors").get("client_sites")
+        assert (None if kept is None else json.loads(bytes(kept.tolist()))) == sites
 
 
 def test_principal_axes_keep_distances() -> None:

@@ -88,7 +88,7 @@ def test_the_plan_is_told_before_it_is_carried_out(tmp_path: Path) -> None:
     said: list[str] = []
     run_sweep(grid(TABLES), tmp_path / "x", title="x", progress=False, say=said.append)
     plan, *_ = said
-    assert plan.startswith("4 runs in 1 program(s):\n  1. 4 runs of 4 rounds, mlp, dann, fedmm, scaffold_gda; measured")
+    assert plan.startswith("4 runs in 1 program:\n  1. 4 runs of 4 rounds, mlp, dann, fedmm, scaffold_gda; measured")
 
 
 @pytest.mark.parametrize("processes", [1, 2, pytest.param(2, marks=pytest.mark.processes, id="2 real")])

@@ -17,7 +17,7 @@ from fedmm.config.schema import Experiment
 from fedmm.config.schema import experiment as resolve
 from fedmm.config.sweep_grid import SWEEP, grid
 from fedmm.config.toml import read_tables, set_values
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, count_of, require
 from fedmm.core.federation import head_count
 from fedmm.core.files import atomic_write
 from fedmm.core.validation import at_least
@@ -175,7 +175,7 @@ def _show(found: Checked, runs: int, what: str) -> None:
         style = "bold yellow" if finding.level == "warning" else "dim"
         console.print(Text(f"{finding.level}: {finding.text}", style=style), soft_wrap=True)
     warned = len(found.warnings)
-    many = "no warnings" if not warned else f"{warned} warning{'s' if warned > 1 else ''}"
+    many = count_of(warned, "warning") if warned else "no warnings"
     say(f"it can run; {many} ({found.seconds:.1f} s)")
 
 

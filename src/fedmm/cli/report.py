@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedmm.cli.console import say
-from fedmm.core.errors import require, unknown
+from fedmm.core.errors import count_of, require, unknown
 from fedmm.core.files import is_folder
 
 FORMATS = ("html", "pdf", "png")
@@ -40,4 +40,4 @@ def report(
     count = len(report_data.entries)
     if report_data.holds_rows and kind == "html":
         say("rows of the data are inside; run.keep_rows = false leaves them out of a run and of its reports")
-    say(f"{written}: {count} run{'s' if count > 1 else ''}, {written.stat().st_size / 1e6:.1f} MB")
+    say(f"{written}: {count_of(count, 'run')}, {written.stat().st_size / 1e6:.1f} MB")

@@ -27,11 +27,12 @@ from fedmm.runs.run import run_experiment
 from fedmm.runs.run_folder import folder_name, free_folder, latest_folder
 from fedmm.runs.summary import NO_TARGET_LABELS
 from fedmm.runs.sweep import run_sweep
-from fedmm.runs.tuning.candidates import TUNE
+from fedmm.runs.tuning.candidates import LABELLED_ALGORITHMS, TUNE
 from fedmm.runs.verdict import judge_run
 
 _RUNS = Path("runs")
 _MOST_SEEDS = 1000
+_METHODS = "; ".join(f"{metric}: {', '.join(names)}" for metric, names in LABELLED_ALGORITHMS.items())
 
 
 def choose_folder(out: Path | None, name: str, *, resume: bool, overwrite: bool) -> Path:
@@ -230,22 +231,39 @@ def compare(
     file: ExperimentFile,
     settings: Settings = None,
     objectives: Annotated[
-        str | None, typer.Option(help="The objectives to adapt with, separated by commas; dann,cdan,mdd by default.")
+        str | None,
+        typer.Option(
+            help="With a target: the objectives to adapt with, separated by commas; dann,cdan,mdd by default."
+        ),
     ] = None,
     metric: Annotated[
-        str, typer.Option(help="Without a target: accuracy, auc or worst_site; by default what the file trains for.")
+        str,
+        typer.Option(
+            help="Without a target: the score on rows set aside that says which method is best. It also says which "
+            f"algorithms are compared: {_METHODS}. By default what the file trains for."
+        ),
     ] = "",
-    seeds: Annotated[int, typer.Option(help="Seeds per method; there is no verdict with fewer than 3.")] = 3,
+    seeds: Annotated[
+        int,
+        typer.Option(
+            help="Runs per method, with run.seed and the seeds after it. With a target there is no verdict with fewer "
+            "than 3."
+        ),
+    ] = 3,
     rounds: Annotated[int | None, typer.Option(help="Rounds of every run, instead of the file's run.rounds.")] = None,
-    out: Annotated[Path | None, typer.Option(help="The folder; runs/NAME-compare by default.")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="The folder to write; runs/NAME-compare by default, where NAME is that of the file."),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace an older comparison in that folder.")] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the comparison in that folder.")] = False,
     allow_import: AllowImport = None,
 ) -> None:
-    """Train source only, per-site standardisation, FedAvgGDA and FedMM on the data of FILE.toml, and say which to use.
+    """Train several methods on the data of FILE.toml, all in the same way, and say which to use.
 
-    The verdict uses validators, never target labels, and may be that the evidence does not support adapting. Without a
-    target, methods that suit the metric are compared by it on rows set aside.
+    With a target: source only, per-site standardisation, and fedavg_gda and fedmm_restrained (fedmm if the file names
+    it) with each objective. The verdict uses validators, never target labels, and may be that the evidence does not
+    support adapting. Without a target: the algorithms for the metric. The file's own algorithm is always compared too.
     The folder holds compare.md, compare.csv, compare.json, compare.png, and a folder for each run.
     """
     changed = [*(settings or []), *([f"run.rounds={rounds}"] if rounds is not None else [])]

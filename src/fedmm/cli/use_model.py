@@ -26,7 +26,7 @@ from fedmm.cli.console import (
     say,
 )
 from fedmm.core.files import write_json
-from fedmm.core.signals.groups import FEW_ROWS, worst_and_best
+from fedmm.core.signals.groups import GroupedScores, worst_and_best
 from fedmm.core.validation import at_least, rate
 from fedmm.data.readers.images import skipped_note
 from fedmm.inference.calibrate import calibrate
@@ -47,6 +47,7 @@ from fedmm.inference.predict import (
     same_rows,
 )
 from fedmm.reporting.evaluation import draw_evaluation, require_own_picture
+from fedmm.reporting.tested import with_interval
 from fedmm.training.progress import bars
 
 _MOST_COLUMNS, _MOST_CONFUSIONS, _MOST_NAMES, _SHOWN = 12, 10, 5, 6
@@ -196,7 +197,7 @@ def evaluate(
         said.append("the run was trained on rows of this file, so scores on it look better than they are")
     for line in said:
         say(line)
-    _show(table, opened.model_name)
+    _show(table, found.grouped, opened.model_name)
     for note in skipped_note(rows.skipped):
         say(note)
     for name, path in (("everything is in", out), ("drawn:", picture)):
@@ -219,7 +220,7 @@ def _calibrate_run(run: FinishedRun, data: str, recall: float | None) -> tuple[F
     return run, said
 
 
-def _show(table: Mapping[str, Any], model: str) -> None:
+def _show(table: Mapping[str, Any], grouped: GroupedScores | None, model: str) -> None:
     say(f"{table['label']} ({model}) on {table['labelled_rows']} labelled rows of {table['data']}")
     if table["trained_on"]:
         say(f"{table['trained_on']} of these target rows were trained on too, without their labels")
@@ -245,8 +246,8 @@ def _show(table: Mapping[str, Any], model: str) -> None:
     )
     console.print(_classes(table["classes"]))
     _confusions(table)
-    if table["grouped"] is not None:
-        _groups(table["grouped"])
+    if grouped is not None:
+        _groups(grouped)
     reliability = Table(title="probability of the predicted class", title_justify="left")
     for heading in ("from", "to", "rows", "mean", "right"):
         reliability.add_column(heading, justify="right")
@@ -299,36 +300,35 @@ def _classes(classes: list[Mapping[str, Any]]) -> Table:
     return table
 
 
-def _groups(grouped: Mapping[str, Any]) -> None:
+def _groups(grouped: GroupedScores) -> None:
     """Show groups with 95 % intervals, the worst first; of many, only the worst and the best."""
-    shown = Table(title=f"by {grouped['column']}, the lowest accuracy first", title_justify="left")
-    shown.add_column(grouped["column"])
+    score = "AUROC" if grouped.by == "auc" else "accuracy"
+    shown = Table(title=f"by {grouped.column}, the lowest {score} first", title_justify="left")
+    shown.add_column(grouped.column)
     for heading in ("rows", "accuracy", "AUROC"):
         shown.add_column(heading, justify="right")
-    for group in worst_and_best(grouped["groups"], _WORST, _BEST):
+    for group in worst_and_best(grouped.groups, _WORST, _BEST):
         if isinstance(group, int):
             shown.add_row(f"{group} others")
             continue
-        low, high = group["accuracy_interval"]
         auc = "-"
-        if group["auc"] is not None:
-            auc = f"{group['auc']:.3f} ({group['auc_interval'][0]:.3f} to {group['auc_interval'][1]:.3f})"
-        accuracy = f"{group['accuracy']:.1%} ({low:.1%} to {high:.1%})"
-        shown.add_row(Text(group["name"]), str(group["rows"]), accuracy, auc)
+        if group.auc is not None and group.auc_interval is not None:
+            auc = with_interval(group.auc, group.auc_interval)
+        accuracy = with_interval(group.accuracy, group.accuracy_interval, percent=True)
+        shown.add_row(Text(group.name), str(group.rows), accuracy, auc)
     console.print(shown)
-    say(
-        f"worst {grouped['worst']!r}; mean over groups {grouped['mean_accuracy']:.1%}, spread "
-        f"{grouped['spread_accuracy']:.1%}"
-        + (
-            ""
-            if grouped["worst_by_auc"] is None
-            else f"; by AUROC worst {grouped['worst_by_auc']!r}, mean {grouped['mean_auc']:.3f}, spread "
-            f"{grouped['spread_auc']:.3f}"
+    said = [
+        f"by accuracy worst {grouped.worst!r}, mean over groups {grouped.mean_accuracy:.1%}, spread "
+        f"{grouped.spread_accuracy:.1%}"
+    ]
+    if grouped.worst_by_auc is not None:
+        said.append(
+            f"by AUROC worst {grouped.worst_by_auc!r}, mean {grouped.mean_auc:.3f}, spread {grouped.spread_auc:.3f}"
         )
-    )
-    few = [f"{group['name']!r} ({group['rows']})" for group in grouped["groups"] if group["rows"] < FEW_ROWS]
+    say("; ".join(reversed(said) if grouped.by == "auc" else said))
+    few = [f"{group.name!r} ({group.rows})" for group in grouped.groups if group.name in grouped.few]
     if few:
-        say(f"groups with fewer than {FEW_ROWS} rows, so their scores are mostly chance: {_list_names(few)}")
+        say(f"{grouped.describe_few('group')}: {_list_names(few)}")
 
 
 def _confusions(table: Mapping[str, Any]) -> None:

@@ -31,7 +31,9 @@ def build(cls: type[T], table: Mapping[str, Any], section: str) -> T:
     try:
         return cls(**values)
     except FedmmError as refusal:
-        raise FedmmError(f"{section}.{refusal}") from refusal
+        text = str(refusal)
+        what = f"[{section}] has an " if text.startswith("unknown ") else f"{section}."
+        raise FedmmError(f"{what}{text}") from refusal
 
 
 def read_fields(cls: type[Any], table: Mapping[str, Any], section: str) -> dict[str, Any]:

@@ -142,7 +142,10 @@ def experiment(tables: Mapping[str, Any]) -> Experiment:
 def _expand_worst_site(tables: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the tables with ``worst_site`` spelt out: weighting clients is up to the algorithm, for any objective."""
     objective = tables.get("objective", {})
-    if objective.get("name") != _WORST_SITE:
+    name = objective.get("name")
+    if isinstance(name, str) and name not in (known := {*OBJECTIVES, _WORST_SITE}):
+        raise unknown("objective.name", name, known)
+    if name != _WORST_SITE:
         return tables
     algorithm = {"name": AgnosticFedMM.name, **tables.get("algorithm", {})}
     weighing = sorted(name for name, kind in ALGORITHMS.items() if kind.weighs_clients)

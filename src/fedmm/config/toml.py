@@ -31,6 +31,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         text = content.decode("utf-8")
     except FileNotFoundError:
         raise FedmmError(f"there is no file {path}") from None
+    except IsADirectoryError:
+        raise FedmmError(f"{path} is a folder; give a TOML file") from None
     except (OSError, UnicodeDecodeError) as problem:
         raise FedmmError(f"{path} cannot be read: {problem}") from problem
     return parse_toml(text, path)

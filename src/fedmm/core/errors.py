@@ -50,3 +50,8 @@ def require(condition: bool, message: str) -> None:
 def first_line(problem: BaseException) -> str:
     """Return the first line of another library's error message, or the error's class name if the message is empty."""
     return (str(problem).strip() or type(problem).__name__).splitlines()[0]
+
+
+def count_of(number: int, one: str, many: str = "") -> str:
+    """Return ``1 seed`` or ``2 seeds`` for a message; many: the plural, by default ``one`` with an s."""
+    return f"{number} {one if number == 1 else many or one + 's'}"

@@ -275,14 +275,14 @@ class BySite(Partition):
             )
         shares = [
             Share(client, *((part == number).nonzero().squeeze(1) for part in (sites.source, sites.target)))
-            for number, client in enumerate(_client_names(sites.names))
+            for number, client in enumerate(name_clients(sites.names))
         ]
         return sorted(
             (share for share in shares if len(share.source) + len(share.target)), key=lambda share: share.name
         )
 
 
-def _client_names(sites: Sequence[str]) -> list[str]:
+def name_clients(sites: Sequence[str]) -> list[str]:
     """Convert site names to characters that every engine and file system accepts; number those that would clash."""
     names: list[str] = []
     for site in sites:

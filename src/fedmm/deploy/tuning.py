@@ -19,7 +19,7 @@ import torch
 from fedmm.config.schema import Experiment
 from fedmm.config.sites import RowsElsewhere, with_stand_in
 from fedmm.core.engine import FederatedState
-from fedmm.core.errors import Diverged, FedmmError, Say, require
+from fedmm.core.errors import Diverged, FedmmError, Say, count_of, require
 from fedmm.core.files import write_json
 from fedmm.core.metrics import MOST_COUNTS
 from fedmm.core.signals.validators import VALIDATORS
@@ -104,7 +104,7 @@ def fit_to_rounds(
     require(
         rounds <= most,
         f"--max-rounds {most} is too few: {' and '.join(always)} and one more candidate take {rounds} rounds with "
-        f"{fitted[-1].seeds} seed(s) even if each has one round",
+        f"{count_of(fitted[-1].seeds, 'seed')} even if each has one round",
     )
     left_out = plan[0].candidates - fitted[0].candidates
     shorter = fitted[-1].rounds < plan[-1].rounds

@@ -11,7 +11,7 @@ import torch
 
 from fedmm.core.errors import require
 from fedmm.core.files import require_replaceable
-from fedmm.core.signals.groups import EVALUATION, GroupedScores
+from fedmm.core.signals.groups import EVALUATION, By, GroupedScores
 from fedmm.core.signals.intervals import wilson
 from fedmm.data.domains import RowStream
 from fedmm.data.labels import UNKNOWN, UNLABELLED
@@ -129,6 +129,7 @@ def evaluate(
         "compare need two",
     )
     logs, classes = torch.cat(logarithms), torch.cat(predicted)
+    by: By = "auc" if run.experiment.objective.name == "auc" else "accuracy"
     return Evaluation(
         run,
         data,
@@ -137,7 +138,7 @@ def evaluate(
         unknown,
         tuple(sorted(strange)),
         _count_trained_on(run) if data == TEST else 0,
-        compute_groups(group, grouped, y, logs, classes, len(run.class_names)) if group else None,
+        compute_groups(group, grouped, y, logs, classes, len(run.class_names), by) if group else None,
     )
 
 

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedmm.core.errors import require
-from fedmm.core.signals.groups import GroupedScores
+from fedmm.core.signals.groups import By, GroupedScores
 from fedmm.core.signals.intervals import Interval, auroc_interval, average_precision_interval, mean_interval, wilson
 from fedmm.core.signals.thresholds import Curves, Thresholds, count_groups
 from fedmm.core.validation import at_least, rate
@@ -168,15 +168,21 @@ def compute_scores(
 
 
 def compute_groups(
-    column: str, groups: Sequence[str], y: Tensor, logarithms: Tensor, predicted: Tensor, classes: int
+    column: str,
+    groups: Sequence[str],
+    y: Tensor,
+    logarithms: Tensor,
+    predicted: Tensor,
+    classes: int,
+    by: By = "accuracy",
 ) -> GroupedScores:
-    """Score each group of rows; the other arguments are those of :func:`compute_scores`."""
+    """Score each group of rows, worst by ``by`` first; the other arguments are those of :func:`compute_scores`."""
     names = sorted(set(groups))
     number = {name: place for place, name in enumerate(names)}
     place = torch.tensor([number[name] for name in groups])
     logs = logarithms.cpu().double()
     odds = logs[:, 1] - logs[:, 0] if classes == 2 else None
-    return GroupedScores.summarise(column, count_groups(names, place, y.cpu(), predicted.cpu(), odds))
+    return GroupedScores.summarise(column, count_groups(names, place, y.cpu(), predicted.cpu(), odds), by)
 
 
 def _bins(confidence: NDArray[np.float64], right: NDArray[np.bool_], count: int) -> tuple[Bin, ...]:

@@ -11,6 +11,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import SubFigure
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
+from fedmm.core.errors import count_of
 from fedmm.core.files import atomic_write
 from fedmm.leaderboard.results import Result, read_results
 from fedmm.leaderboard.tables import Standing, better_than_ours, overview, problem_table, standings
@@ -31,7 +32,7 @@ def draw_board(results: Path, out: Path) -> list[Path]:
     strips = [_strip(title, own) for title, own in found.items()]
     seeds = len({run.seed for run in runs})
     about = (
-        f"Median and range over {seeds} seed{'s' if seeds > 1 else ''}. A hollow dot at the right edge: the target was "
+        f"Median and range over {count_of(seeds, 'seed')}. A hollow dot at the right edge: the target was "
         "not reached. Orange: FedMM and its variants. Dotted: the target."
     )
     return [*(compose("Leaderboard", about, strips, out / f"leaderboard.{kind}") for kind in ("png", "svg")), page]

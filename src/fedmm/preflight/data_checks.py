@@ -11,6 +11,7 @@ import torch
 
 from fedmm.config.schema import Experiment
 from fedmm.core.algorithm import steps_by_client
+from fedmm.core.errors import count_of
 from fedmm.core.signals.validators import VALIDATORS
 from fedmm.data.columns import Column
 from fedmm.data.datasets.table import Table
@@ -132,7 +133,7 @@ def _silent_columns(experiment: Experiment, pair: DomainPair) -> Iterator[str]:
         both = torch.cat([pair.source.x, pair.target.x])
         constant = (both == both[0]).all(dim=0).nonzero().squeeze(1).tolist()
         if constant:
-            many = _count(len(constant), "column says", "columns say")
+            many = count_of(len(constant), "column says", "columns say")
             yield f"{many} the same in every row: {_some(map(str, constant))}"
 
 
@@ -147,12 +148,12 @@ def _table_columns(data: Table, columns: Sequence[Column]) -> Iterator[str]:
     used = {column.name for column in columns}
     constant = [name for name in inputs if name not in used]
     if constant:
-        many = _count(len(constant), "column says", "columns say")
+        many = count_of(len(constant), "column says", "columns say")
         yield f"{many} the same in every training row, so useless: {_some(constant)}"
     numbered = [name for name in used if _names_rows(frame[name])]
     if numbered:
         yield (
-            f"{_count(len(numbered), 'column holds', 'columns hold')} another whole number in every row, like an id: "
+            f"{count_of(len(numbered), 'column holds', 'columns hold')} another whole number in every row, like an id: "
             f"{_some(sorted(numbered))}; name it as data.id or in data.drop"
         )
     alike = [name for name in inputs if name not in data.dates]
@@ -219,7 +220,7 @@ def _classes(pair: DomainPair, shares: Sequence[Share], experiment: Experiment) 
     counts = torch.bincount(pair.source.y[pair.source.y >= 0], minlength=len(names))
     lacking = [names[k] for k in (counts == 0).nonzero().squeeze(1).tolist()]
     if lacking:
-        yield f"the source has no rows of {_count(len(lacking), 'class', 'classes')}: {_some(lacking)}"
+        yield f"the source has no rows of {count_of(len(lacking), 'class', 'classes')}: {_some(lacking)}"
     held = counts[counts > 0]
     if len(held) > 1 and int(held.max()) > _IMBALANCE * int(held.min()):
         few, many = int(counts.masked_fill(counts == 0, int(held.max()) + 1).argmin()), int(counts.argmax())
@@ -234,7 +235,7 @@ def _classes(pair: DomainPair, shares: Sequence[Share], experiment: Experiment) 
             if own < len(held):
                 poor.append(f"{share.name} ({own} of {len(held)})")
     if poor:
-        yield f"{_count(len(poor), 'client lacks', 'clients lack')} classes of the source: {_some(poor)}"
+        yield f"{count_of(len(poor), 'client lacks', 'clients lack')} classes of the source: {_some(poor)}"
 
 
 def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
@@ -245,7 +246,7 @@ def _sizes(shares: Sequence[Share], batch_size: int) -> Iterator[str]:
     ]
     if small:
         yield (
-            f"{_count(len(small), 'client holds', 'clients hold')} fewer rows than a batch of {batch_size}, so rows "
+            f"{count_of(len(small), 'client holds', 'clients hold')} fewer rows than a batch of {batch_size}, so rows "
             f"repeat within a batch: {_some(small)}"
         )
 
@@ -257,7 +258,7 @@ def _check_weighted_sites(shares: Sequence[Share]) -> Iterator[str]:
     few = [f"{share.name} ({held})" for share in shares if (held := len(share.source) + len(share.target)) < _FEW_ROWS]
     if few:
         yield (
-            f"{_count(len(few), 'client has', 'clients have')} fewer than {_FEW_ROWS} rows, so a weight from its "
+            f"{count_of(len(few), 'client has', 'clients have')} fewer than {_FEW_ROWS} rows, so a weight from its "
             f"loss is mostly chance: {_some(few)}; a regulariser keeps the weights together"
         )
 
@@ -271,7 +272,7 @@ def _check_tested_sites(pair: DomainPair) -> Iterator[str]:
     few = [f"{name} ({rows})" for name, rows in zip(pair.sites.names, tested, strict=True) if rows < _FEW_TESTED]
     if few:
         yield (
-            f"{_count(len(few), 'site has', 'sites have')} fewer than {_FEW_TESTED} rows to test on, so that scores "
+            f"{count_of(len(few), 'site has', 'sites have')} fewer than {_FEW_TESTED} rows to test on, so that scores "
             f"of each are mostly chance{', and one without any has none' if 0 in tested else ''}: {_some(few)}"
         )
 
@@ -286,7 +287,7 @@ def _check_ranked_classes(pair: DomainPair, experiment: Experiment) -> Iterator[
             if held < _FEW_TESTED:
                 how = "is mostly chance" if held else "cannot be measured"
                 yield (
-                    f"AUROC {how} with {_count(held, 'row', 'rows')} of {name!r} among those to {use}; it takes more "
+                    f"AUROC {how} with {count_of(held, 'row', 'rows')} of {name!r} among those to {use}; it takes more "
                     f"of them{larger}"
                 )
 
@@ -343,17 +344,13 @@ def _withheld(pair: DomainPair, shares: Sequence[Share], experiment: Experiment)
     if few:
         by = " of a class, whose share is needed" if experiment.objective.needs_class_shares else ""
         yield (
-            f"{_count(len(few), 'client holds', 'clients hold')} fewer than {_MIN_ROWS} rows{by}: a deployed site does "
-            f"not count so few for others, unless its policy.min_rows says so: {_some(few)}"
+            f"{count_of(len(few), 'client holds', 'clients hold')} fewer than {_MIN_ROWS} rows{by}: a deployed site "
+            f"does not count so few for others, unless its policy.min_rows says so: {_some(few)}"
         )
 
 
 def _short(value: float) -> str:
     return f"{value:,.0f}" if value >= 10 else f"{value:.2g}"
-
-
-def _count(number: int, one: str, many: str) -> str:
-    return f"{number} {one if number == 1 else many}"
 
 
 def _some(names: Iterable[str]) -> str:

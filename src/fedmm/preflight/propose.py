@@ -16,9 +16,11 @@ from fedmm.data.readers.tables import name_files
 from fedmm.data.sources import read_file
 from fedmm.preflight.table_checks import list_some
 from fedmm.preflight.table_columns import Columns, TableOptions, find_columns, name_sites
-from fedmm.preflight.write_experiment import LARGE, DetectedData, KeyLine, list_missing, suited_metric
+from fedmm.preflight.write_experiment import LARGE, DetectedData, KeyLine, list_missing, require_metric, suited_metric
 
 _LARGER, _PICTURES_MEASURED = 160, 15
+_HELD_OUT, _VALIDATION = 0.2, 0.2
+"""Shares of a table without a target: to test on, and to choose by."""
 
 
 def propose(
@@ -235,6 +237,11 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     for name in target_sites:
         place = f"column {found.site!r} of {where}" if found.site else where
         require(name in found.sites, f"{place} has no {name!r}; it has {list_some(found.sites)}")
+    require(
+        len(found.labels) > 1,
+        f"every labelled row of {where} is of one class, {list_some(list(map(repr, found.labels)))} in column "
+        f"{found.label!r}; a model needs rows of two classes or more",
+    )
     held = list_some([f"{name} ({rows})" for name, rows in found.sites.items()])
     if joined:
         named = {site: str(path) for site, path in files.items()}
@@ -243,18 +250,10 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         lines = [KeyLine("file", where, f"{found.rows} rows")]
     if metric:
         require(
-            not (target_sites or found.domain or found.unlabelled),
+            not (target_sites or found.domain),
             f"--metric is for a table without a target; {_why_target(found, target_sites)}",
         )
-        require(
-            len(found.labels) > 1,
-            f"column {found.label!r} of {where} has one class alone, {list_some(found.labels)}; there must be two",
-        )
-        require(
-            metric != "auc" or len(found.labels) == 2,
-            f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}: "
-            f"{list_some(found.labels)}",
-        )
+        require_metric(metric, found, where)
         require(
             metric != "worst_site" or len(found.sites) > 1,
             f"--metric worst_site needs rows of several sites, and those of {where} are all of one"
@@ -264,8 +263,8 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
     lines += [*format_lines(found), *_label_lines(found, rare_last=bool(metric) and len(found.labels) == 2)]
     if metric:
         lines.append(KeyLine("labelled_only", True, "every row is trained on with its label, except those held out"))
-        lines.append(KeyLine("held_out", 0.2, "share of every class to test on"))
-        lines.append(KeyLine("validation_share", 0.2, "share of every class to choose by"))
+        lines.append(KeyLine("held_out", _HELD_OUT, "share of every class to test on"))
+        lines.append(KeyLine("validation_share", _VALIDATION, "share of every class to choose by"))
     elif found.domain:
         lines.append(KeyLine("domain", found.domain, "says source or target"))
     elif not target_sites and not found.unlabelled:
@@ -291,7 +290,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
         "table",
         tuple(lines),
         (1,),
-        found.smallest,
+        max(1, round(found.smallest * (1 - _HELD_OUT - _VALIDATION))) if metric else found.smallest,
         bool(found.sites),
         (f"{said}; the target: {target}", classes, *found.said),
         metric,
@@ -300,11 +299,7 @@ def _table(files: Mapping[str, Path], given: TableOptions, target_sites: Sequenc
 
 
 def _why_target(found: Columns, target_sites: Sequence[str]) -> str:
-    if target_sites:
-        return "leave out --target-site"
-    if found.domain:
-        return f"its column {found.domain!r} says which rows are the target"
-    return f"{found.unlabelled} of its rows have no label: give them one, or remove them"
+    return "leave out --target-site" if target_sites else f"its column {found.domain!r} says which rows are the target"
 
 
 def _label_lines(found: Columns, *, rare_last: bool = False) -> list[KeyLine]:

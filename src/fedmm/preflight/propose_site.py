@@ -15,7 +15,7 @@ from fedmm.data.readers.table_formats import MISSING, TABLES
 from fedmm.data.readers.tables import is_numeric, read_table, texts
 from fedmm.preflight.propose import format_lines
 from fedmm.preflight.table_columns import TableOptions, find_columns
-from fedmm.preflight.write_experiment import DetectedData, KeyLine, write_site
+from fedmm.preflight.write_experiment import DetectedData, KeyLine, count_kept_rows, require_metric, write_site
 
 
 class SiteProposal(NamedTuple):
@@ -45,18 +45,9 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         if column not in columns.dates and not is_numeric(frame[column], columns.format.decimal)
     }
     format = format_lines(columns)
+    if metric:
+        require_metric(metric, columns, str(path), "; let a site that has both write the experiment")
     classes = list(dict.fromkeys(columns.classes.values())) or list(columns.labels)
-    require(
-        not (metric and columns.unlabelled),
-        f"--metric is for a table in which every row has a label, and {columns.unlabelled} of {path} have none; give "
-        "them one, or remove them",
-    )
-    if metric == "auc":
-        require(
-            len(classes) == 2,
-            f"--metric auc needs two classes, and column {columns.label!r} of {path} has {len(classes)}; let a site "
-            "that has both write the experiment",
-        )
     if metric and len(classes) == 2:
         classes.sort(key=lambda each: -columns.labels[each])  # equally frequent classes keep their order
     data = [
@@ -81,11 +72,12 @@ def propose_site(path: Path, name: str, others: Sequence[str], given: TableOptio
         f"{len(classes)} classes: {', '.join(classes)}",
         *columns.said,
     )
+    kept, enough = count_kept_rows(columns.rows)
     found = DetectedData(
         ELSEWHERE,
         tuple(data),
         shape=(1,),
-        smallest=columns.smallest,
+        smallest=columns.rows - kept if metric and enough else columns.rows,
         by_site=False,
         said=said,
         metric=metric,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -39,6 +39,8 @@ _SITES = (
     "location", "country", "region", "branch", "lab", "laboratory", "station", "store", "facility", "provider",
     "klinik",
 )  # fmt: skip
+_MAYBE_SITES = (*_SITES, "bank", "city", "state", "ward", "school", "plant", "shop", "standort", "filiale")
+"""Names of columns that hold sites in some tables, and inputs in others."""
 _IDS = ("id", "uuid", "index", "patient", "subject", "row", "key", "record", "name")
 _PEOPLE = ("id", "uuid", "pid", "patient", "patienten", "subject", "record", "mrn")
 """Names of columns that may be ids even if a value occurs in several rows."""
@@ -139,6 +141,7 @@ def find_columns(files: Mapping[str, Path], given: TableOptions) -> Columns:
     classes, alike = _classes(labels)
     said = [
         *_about(format, files, names),
+        *([] if sites else _hint_sites(written, roles)),
         *(sentence for path in files.values() for sentence in table_checks.odd_header(path, format)),
         *_about_id(own, frame, sites),
         *stray,
@@ -329,6 +332,15 @@ def _the_site(where: str, written: dict[str, list[str]], others: set[str]) -> st
         counted = [f"{name} ({len(set(written[name]))} values)" for name in named]
         raise FedmmError(f"which column of {where} says who holds a row? pass --site with one of: {list_some(counted)}")
     return named[0] if named else ""
+
+
+def _hint_sites(written: Mapping[str, list[str]], roles: Collection[str]) -> Iterator[str]:
+    """Yield a sentence on each column that may say who holds a row."""
+    for name, values in written.items():
+        different, empty = len(set(values) - {""}), values.count("")
+        if name not in roles and _is_called(name, _MAYBE_SITES) and 2 <= different < len(values) / 2:
+            fill = f", after filling its {empty} empty cells" if empty else ""
+            yield f"column {name!r} ({different} values) may hold sites; if it does, pass --site {name}{fill}"
 
 
 def _the_id(frame: pandas.DataFrame, written: dict[str, list[str]], others: set[str], decimal: str) -> str:

@@ -13,9 +13,11 @@ import torch
 
 from fedmm.config.sites import ELSEWHERE, experiment_anywhere
 from fedmm.config.toml import write_toml
+from fedmm.core.errors import count_of, require
 from fedmm.core.files import data_folder, parse_toml
 from fedmm.core.signals.validators import METRICS
 from fedmm.models.backbones import BLOCKS
+from fedmm.preflight.table_checks import list_some
 from fedmm.preflight.table_columns import Columns
 
 LARGE = 72
@@ -50,8 +52,8 @@ class KeyLine(NamedTuple):
 class DetectedData:
     """Data that was detected. kind: the name of the data set that reads it; data: the lines of its section.
 
-    shape: of a row. smallest: rows of the smallest client. by_site: whether the data says who holds each row.
-    said: messages on what was found. metric: one of METRICS if there is no target, otherwise empty. sites: their
+    shape: of a row. smallest: rows that the smallest client trains on. by_site: whether the data says who holds each
+    row. said: messages on what was found. metric: one of METRICS if there is no target, otherwise empty. sites: their
     number, if a table says so.
     """
 
@@ -63,6 +65,11 @@ class DetectedData:
     said: tuple[str, ...] = field(default=())
     metric: str = ""
     sites: int = 0
+
+    @property
+    def many_sites(self) -> bool:
+        """Whether only a part of the sites works in each round."""
+        return self.sites > _MANY_SITES
 
 
 def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
@@ -76,9 +83,9 @@ def write_experiment(found: DetectedData, source: Path, file: Path) -> str:
     sections = {
         "run": (
             KeyLine("rounds", rounds, "of communication; stop_by ends earlier"),
-            KeyLine("batch_size", batch, f"rows of a local step; the smallest client holds about {found.smallest}"),
+            KeyLine("batch_size", batch, f"rows of a local step; the smallest client trains on about {found.smallest}"),
             KeyLine("seed", 0, "one seed, one result"),
-            *(_participation(found.sites) if found.metric else ()),
+            *(_participation(found.sites) if found.metric and found.many_sites else ()),
             KeyLine("device", "auto", "the GPU if there is one"),
             *(() if large else (KeyLine("threads", 1, "such a small network is fastest on one core"),)),
             KeyLine("best_by", best_by, why),
@@ -129,8 +136,6 @@ def suited_metric(found: Columns) -> str:
 
 def _participation(sites: int) -> tuple[KeyLine, ...]:
     """Let a few of many sites take part in each round; not for use with target sites, which would seldom be drawn."""
-    if sites <= _MANY_SITES:
-        return ()
     share = math.ceil(1000 * _IN_A_ROUND / sites) / 1000
     return (KeyLine("participation", share, f"of the {sites} sites, about {share * sites:.0f} work in a round"),)
 
@@ -146,7 +151,7 @@ def _method(found: DetectedData, rate: float, *, large: bool) -> dict[str, tuple
                 KeyLine(
                     "name", "auc", "ranks the rarer class above the other; compare and tune try the cross entropy too"
                 ),
-                KeyLine("scaled", True, "rates need not know how rare it is", bool(_participation(found.sites))),
+                KeyLine("scaled", True, "rates need not know how rare it is", found.many_sites),
                 *((share,) if found.kind == ELSEWHERE else ()),
             ),
             "algorithm": (
@@ -236,6 +241,26 @@ def _plain(comment: str) -> str:
     return "".join(letter if letter.isprintable() else "?" for letter in comment)
 
 
+def count_kept_rows(rows: int) -> tuple[int, bool]:
+    """Return how many rows a site should keep from training, and whether it has enough rows for that."""
+    kept = max(_LEAST, round(_KEPT * rows))
+    return kept, rows >= 2 * kept
+
+
+def require_metric(metric: str, found: Columns, where: str, advice: str = "") -> None:
+    """Refuse a metric of METRICS for a table without the labels that it needs. advice: if there are not two classes."""
+    require(
+        not found.unlabelled,
+        "--metric is for a table in which every row has a label; label or remove the "
+        f"{count_of(found.unlabelled, 'row')} of {where} without one",
+    )
+    require(
+        metric != "auc" or len(found.labels) == 2,
+        f"--metric auc needs two classes, and column {found.label!r} of {where} has {len(found.labels)}: "
+        f"{list_some(found.labels)}{advice}",
+    )
+
+
 def write_site(
     path: Path,
     name: str,
@@ -246,8 +271,7 @@ def write_site(
     aside: bool,
 ) -> str:
     """Return the commented TOML of a site with a table; aside: whether the site keeps labelled rows for validation."""
-    kept = max(_LEAST, round(_KEPT * columns.rows))
-    enough = columns.rows >= 2 * kept
+    kept, enough = count_kept_rows(columns.rows)
     sections = {
         "site": (
             KeyLine("name", name),

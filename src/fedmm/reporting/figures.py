@@ -13,7 +13,8 @@ from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 
 from fedmm.core.signals.validators import BELIEVED
 from fedmm.reporting.curves import Curve, column_curve, draw_curve
-from fedmm.reporting.read import Comparison, Run, Series, read_comparison, read_run
+from fedmm.reporting.read import Comparison, Run, Series, last_values, read_comparison, read_run
+from fedmm.reporting.scores import TITLES, is_share, name_of, scores_of
 from fedmm.reporting.strips import Plane, boundary_strip, image_strips
 from fedmm.reporting.style import (
     AXIS,
@@ -33,7 +34,7 @@ from fedmm.reporting.style import (
     whole_rounds,
     wrap_text,
 )
-from fedmm.reporting.tables import SummaryRow, comparison_rows, percent
+from fedmm.reporting.tables import comparison_rows, percent
 
 _INNER = 4.2
 """Inches: the height of a panel of curves without its axis."""
@@ -73,19 +74,25 @@ def draw_comparison(folder: Path | str) -> list[Path]:
 
 
 def _choose_columns(comparison: Comparison) -> list[str]:
-    """Target accuracy; or, where it was never measured, the validators that the rule on adapting looks at."""
-    measured = [
+    """Target accuracy; or, where it was never measured, the validators that the rule on adapting looks at.
+
+    Without a target, the score by which the methods are judged.
+    """
+    measured = {name for run in comparison.runs for record in run.records.values() for name in record}
+    if not comparison.has_target:
+        return [column for column in scores_of(comparison.metric) if column in measured][:1] or ["source_accuracy"]
+    known = [
         column
         for column in ("target_accuracy", *BELIEVED, "source_risk")
         if any(run.series(column).rounds for run in comparison.runs)
     ]
-    return ["target_accuracy"] if "target_accuracy" in measured or not measured else measured
+    return ["target_accuracy"] if "target_accuracy" in known or not known else known
 
 
 def _describe(comparison: Comparison) -> str:
     columns = _choose_columns(comparison)
-    what = "target accuracy"
-    if columns and "target_accuracy" not in columns:
+    what = TITLES.get(columns[0], columns[0].replace("_", " "))
+    if comparison.has_target and "target_accuracy" not in columns:
         what = f"no target labels are known: {', '.join(columns).replace('_', ' ')} (no proof of accuracy)"
     counts = [len(runs) for runs in comparison.groups().values()]
     low, high = min(counts), max(counts)
@@ -97,10 +104,8 @@ def _describe(comparison: Comparison) -> str:
 
 def _curve_strip(comparison: Comparison, looks: Mapping[str, Stroke], column: str) -> Strip:
     """One line a label, with its final value and name at the line's end."""
-    accuracy = column == "target_accuracy"
-    curves = {
-        label: column_curve(runs, column, 100.0 if accuracy else 1.0) for label, runs in comparison.groups().items()
-    }
+    accuracy, groups = is_share(column), comparison.groups()
+    curves = {label: column_curve(runs, column, 100.0 if accuracy else 1.0) for label, runs in groups.items()}
     rows = comparison_rows(comparison)
     names = [wrap_text(f"{row.label}\n{row.note}" if row.note else row.label, _NAME_WIDTH) for row in rows]
     inner = max(_INNER, sum(lines_height(name, TEXT) + 0.05 for name in names))
@@ -114,18 +119,23 @@ def _curve_strip(comparison: Comparison, looks: Mapping[str, Stroke], column: st
         if accuracy:
             limit_percent(axes, [value for curve in curves.values() for run in curve.runs for value in run.values])
         else:
-            axes.set_ylabel(column.replace("_", " "), fontsize=SMALL, color=FAINT)
-        ends = [(f"{_final_value(row, column)}", name, looks[row.label]) for row, name in zip(rows, names, strict=True)]
+            axes.set_ylabel(TITLES.get(column, column.replace("_", " ")), fontsize=SMALL, color=FAINT)
+        ends = [
+            (_final_value(groups[row.label], column), name, looks[row.label])
+            for row, name in zip(rows, names, strict=True)
+        ]
         _name_ends(axes, ends, [curves[row.label].end for row in rows], inner)
 
     return Strip(inner + AXIS, draw)
 
 
-def _final_value(row: SummaryRow, column: str) -> str:
-    if column == "target_accuracy":
-        return percent(row.accuracy) + ("%" if row.accuracy is not None else "")
-    values = row.validators.get(column, ())
-    return f"{fmean(values):.3g}" if values else "-"
+def _final_value(runs: Sequence[Run], column: str) -> str:
+    """The mean over the seeds that measured it; of target accuracy that of the summaries."""
+    known = [run.target_accuracy for run in runs] if column == "target_accuracy" else last_values(runs, column)
+    values = [value for value in known if value is not None]
+    if not values:
+        return percent(None)
+    return f"{percent(fmean(values))}%" if is_share(column) else f"{fmean(values):.3f}"
 
 
 def _name_ends(
@@ -180,11 +190,12 @@ def _domain_strips(firsts: Sequence[Run], runs: Sequence[Run]) -> list[Strip]:
 
 def _draw_rounds(part: SubFigure, run: Run) -> None:
     """A large panel of accuracies beside small ones of consensus gap, dual norm and drift, all over the same rounds."""
+    title, columns = _main_scores(run)
     grid = part.subplot_mosaic([["accuracy", name] for name in _DISTANCES], width_ratios=[2.2, 1])
     times = len(run.series("rolled_back_to").rounds)
     gone_back = f"; the guard went back at the dotted line{'s' * (times > 1)}" if times else ""
-    _entitle(grid["accuracy"], f"accuracy{gone_back}")
-    _draw_accuracies(grid["accuracy"], run)
+    _entitle(grid["accuracy"], f"{title}{gone_back}")
+    _draw_accuracies(grid["accuracy"], run, columns)
     for name, title in _DISTANCES.items():
         axes, series = grid[name], run.series(name)
         logarithmic = _spans_magnitudes(series)
@@ -201,26 +212,46 @@ def _entitle(axes: Axes, title: str) -> None:
     axes.set_title(title, loc="left", fontsize=TEXT, weight="bold", color=INK)
 
 
-def _draw_accuracies(axes: Axes, run: Run) -> None:
+def _draw_accuracies(axes: Axes, run: Run, columns: Mapping[str, str]) -> None:
+    """Scores by their names at the ends of their lines."""
     quiet(axes)
-    looks = {"target": Stroke(strokes({run.label: [run]})[run.label].colour, "-", 2.6, 3), "source": _SOURCE}
-    curves = {domain: column_curve([run], f"{domain}_accuracy", 100.0) for domain in looks}
-    measured = {domain: curve for domain, curve in curves.items() if curve.rounds}
-    for domain, curve in measured.items():
-        draw_curve(axes, curve, looks[domain])
+    looks = dict(
+        zip(columns, (Stroke(strokes({run.label: [run]})[run.label].colour, "-", 2.6, 3), _SOURCE), strict=False)
+    )
+    share = all(map(is_share, columns.values()))
+    curves = {name: column_curve([run], column, 100.0 if share else 1.0) for name, column in columns.items()}
+    measured = {name: curve for name, curve in curves.items() if curve.rounds}
+    for name, curve in measured.items():
+        draw_curve(axes, curve, looks[name])
     for t in run.series("rolled_back_to").rounds:
         axes.axvline(t, color=FAINT, linewidth=1.0, linestyle=(0, (1, 2)), zorder=1)
-    low, high = limit_percent(axes, [value for curve in measured.values() for value in curve.mean])
+    if share:
+        limit_percent(axes, [value for curve in measured.values() for value in curve.mean])
+    low, high = axes.get_ylim()
     limit_rounds(axes, list(run.records))
     if not measured:
         _write_inside(axes, "not measured in any round")
     height = (lines_height("\n", TEXT) + 0.08) / _INNER
     wanted = [(high - curve.mean[-1]) / (high - low) - height / 2 for curve in measured.values()]
     edges = spread_apart(wanted, [height] * len(wanted), 1.0)
-    for (domain, curve), edge in zip(measured.items(), edges, strict=True):
-        words = f"{domain}\n{curve.mean[-1]:.1f}%"
-        style: dict[str, Any] = {"fontsize": TEXT, "color": looks[domain].colour, "weight": "bold"}
+    for (name, curve), edge in zip(measured.items(), edges, strict=True):
+        words = f"{name}\n{curve.mean[-1]:.1f}%" if share else f"{name}\n{curve.mean[-1]:.3f}"
+        style: dict[str, Any] = {"fontsize": TEXT, "color": looks[name].colour, "weight": "bold"}
         axes.text(1.02, 1 - edge, words, transform=axes.transAxes, va="top", **style)
+
+
+def _main_scores(run: Run) -> tuple[str, dict[str, str]]:
+    """What the large panel shows, in words, and its columns by the names of their lines.
+
+    Without a target, the score by which the model is judged, with accuracy where that is in percent too.
+    """
+    if run.has_target:
+        return "accuracy", {"target": "target_accuracy", "source": "source_accuracy"}
+    known = [column for column in scores_of(run.metric) if run.series(column).rounds][:1] or ["source_accuracy"]
+    rows, _, _ = known[0].partition("_")
+    known += [f"{rows}_accuracy"] if known == [f"{rows}_worst_accuracy"] else []
+    where = "test rows" if rows == "source" else "rows set aside"
+    return f"{name_of(known[-1])} on {where}", {name_of(column): column for column in known}
 
 
 def _draw_distance(axes: Axes, curve: Curve, logarithmic: bool) -> None:

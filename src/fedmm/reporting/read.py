@@ -20,6 +20,7 @@ from safetensors.numpy import load_file
 from fedmm.core.errors import FedmmError, require
 from fedmm.core.files import is_name
 from fedmm.reporting.fields import Fields, finite, read_json, read_json_lines
+from fedmm.reporting.scores import metric_of, shared_metric
 
 Array = NDArray[Any]
 _HINT = "give the folder of a finished run or comparison"
@@ -63,7 +64,7 @@ class Series(NamedTuple):
 class Run:
     """One finished run. Accuracies are fractions in [0, 1], None if they were never measured.
 
-    records: what each round measured, by round, in order.
+    records: what each round measured, by round, in order. has_target: whether there are target rows, as far as is told.
     """
 
     folder: Path
@@ -81,12 +82,19 @@ class Run:
     records: Mapping[int, Mapping[str, object]]
     samples: Samples | None = None
     boundary: Boundary | None = None
+    has_target: bool = True
 
     @property
     def method(self) -> str:
-        """Algorithm and objective in words; one that adapts nothing is called source only."""
-        plain = self.objective == "source_only"
-        return f"source only ({self.algorithm})" if plain else f"{self.algorithm}, {self.objective}"
+        """Algorithm and objective in words; one that adapts nothing is called source only, if there is a target."""
+        if self.objective != "source_only":
+            return f"{self.algorithm}, {self.objective}"
+        return f"source only ({self.algorithm})" if self.has_target else self.algorithm
+
+    @property
+    def metric(self) -> str:
+        """Of ``METRICS``, what its model is for, if there is no target."""
+        return metric_of(self.algorithm, self.objective)
 
     @property
     def megabytes(self) -> float:
@@ -105,6 +113,16 @@ class Comparison:
     folder: Path
     title: str
     runs: tuple[Run, ...]
+
+    @property
+    def has_target(self) -> bool:
+        """Whether a run has target rows, as far as they say."""
+        return any(run.has_target for run in self.runs)
+
+    @property
+    def metric(self) -> str:
+        """Of ``METRICS``, what methods without a target are judged by, as far as their names tell."""
+        return shared_metric(run.metric for run in self.runs)
 
     def groups(self) -> dict[str, list[Run]]:
         """The runs by label, labels in the order in which they first appear."""
@@ -150,6 +168,15 @@ def read_run(folder: Path | str) -> Run:
         records=read_records(folder / "rounds.jsonl"),
         samples=_samples(folder / "samples.safetensors"),
         boundary=_boundary(folder / "boundary.safetensors"),
+        has_target=_has_target(summary.values.get("clients")),
+    )
+
+
+def _has_target(clients: object) -> bool:
+    """Whether some client holds target rows, or none says what it holds."""
+    held = [client for client in clients.values() if isinstance(client, dict)] if isinstance(clients, dict) else []
+    return not held or any(
+        "target" in str(client.get("holds", "target")) and client.get("target_rows") != 0 for client in held
     )
 
 

@@ -106,7 +106,9 @@ def _shade(colour: str, shade: float) -> str:
 
 
 def _colour_key(run: Drawn) -> str:
-    return "source_only" if run.objective == "source_only" else run.algorithm
+    """Plain averaging of the source's loss is the baseline; by any other algorithm it is a method of its own."""
+    baseline = run.objective == "source_only" and run.algorithm == "fedavg_gda"
+    return "source_only" if baseline else run.algorithm
 
 
 def new_figure(height: float, width: float = WIDTH) -> Figure:

@@ -139,8 +139,8 @@ def seeds_in_words(values: Sequence[float]) -> str:
     """The mean of some seeds' values, with the lowest and the highest of several; a dash for none."""
     if not values:
         return _ABSENT
-    span = f" ({min(values):.3g} to {max(values):.3g})" if len(values) > 1 else ""
-    return f"{fmean(values):.3g}{span}"
+    span = f" ({min(values):.3f} to {max(values):.3f})" if len(values) > 1 else ""
+    return f"{fmean(values):.3f}{span}"
 
 
 def _cells(rows: Sequence[SummaryRow]) -> list[list[str]]:

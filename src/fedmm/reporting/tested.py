@@ -99,6 +99,21 @@ def read_sites(tensors: Mapping[str, Array]) -> dict[str, GroupedScores]:
     return sites
 
 
+def read_client_sites(tensors: Mapping[str, Array]) -> dict[str, str]:
+    """The sites of clients by their names, which may have fewer letters; empty if that is not known."""
+    try:
+        named = json.loads(tensors["client_sites"].astype(np.uint8).tobytes())
+    except (KeyError, ValueError, RecursionError):
+        return {}
+    return {client: str(site) for client, site in named.items()} if isinstance(named, dict) else {}
+
+
+def read_tested_round(tensors: Mapping[str, Array]) -> int | None:
+    """The round whose model the scores of test rows are of; None for the last."""
+    kept = tensors.get("tested_round")
+    return int(kept) if kept is not None and kept.shape == () and np.issubdtype(kept.dtype, np.integer) else None
+
+
 def read_hits(summary: Mapping[str, object]) -> dict[str, GroupedScores]:
     """The scores of sites by the rows that they keep from training, where a deployed run knows them."""
     clients = summary.get("clients")

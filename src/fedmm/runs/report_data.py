@@ -11,7 +11,9 @@ from torch import Tensor
 from fedmm.core.seeding import key, permutation
 from fedmm.core.signals.thresholds import Thresholds, count_groups
 from fedmm.data.domains import OTHER_SITES, DomainPair, Labelled
+from fedmm.data.partition import name_clients
 from fedmm.training.adaptation import Adaptation, Adapted
+from fedmm.training.predictor import Predictor
 
 EXHIBITS = "exhibits.safetensors"
 _MAP_ROWS, _MAP_AXES = 150, 50
@@ -24,11 +26,14 @@ _MOST_CLASSES = 400
 def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_rows: bool = True) -> dict[str, Tensor]:
     """Return the data by name, without what cannot be computed; unknown labels are -1.
 
+    client_sites: JSON as bytes, the site of each client by name, if clients are sites.
+    tested_round: of the model that samples and scores are of, which is the best one if the run kept one that was
+        chosen without target labels, else the last.
     map_domain (0 source, 1 target), map_label, map_predicted: ``[rows]``; map_before, map_after: ``[rows, axes]``.
     sample_x: bytes ``[k, C, H, W]`` or numbers ``[k, columns]`` of target rows, or source rows if there is no target;
     sample_label: ``[k]``; sample_class, sample_probability: the likeliest classes, ``[k, 3]``.
 
-    For labelled test rows, names end in _source or _target:
+    For labelled test rows and that model, names end in _source or _target:
     confusion: rows by class and predicted class, ``[classes, classes]``.
     ranking: for two classes, the rows of the first and of the second, AUROC and average precision, ``[4]``.
     roc: false and true positive rate; precision_recall: recall and precision, ``[points, 2]``.
@@ -37,24 +42,39 @@ def exhibits(adaptation: Adaptation, adapted: Adapted, pair: DomainPair, keep_ro
 
     Without ``keep_rows`` there are no maps, no samples, and no curves, since a step of a curve is a single row.
     """
-    tensors: dict[str, Tensor] = {}
+    best = adapted.best if adapted.best and not adapted.best.by.oracle else None
+    tested = best or adapted
+    tensors = {"tested_round": torch.tensor(best.round if best else adapted.state.round)}
+    tensors |= _sites_of_clients(adaptation, pair)
     if keep_rows:
         source, target = _choose_rows(pair.source_test, pair.source), _choose_rows(pair.target_test, pair.target)
-        tensors = _maps(adaptation, adapted, source, target)
-        tensors |= _sample_rows(adapted, target if len(target.x) else source)
+        tensors |= _maps(adaptation, adapted, source, target)
+        tensors |= _sample_rows(tested, target if len(target.x) else source)
     held = (None, None) if pair.sites is None else (pair.sites.source_test, pair.sites.target_test)
     for name, rows, sites in (("source", pair.source_test, held[0]), ("target", pair.target_test, held[1])):
         if rows is not None and len(rows.x):
-            tested = _score_test_rows(adapted, rows, sites, pair, keep_rows)
-            tensors |= {f"{what}_{name}": tensor for what, tensor in tested.items()}
+            scores = _score_test_rows(tested, rows, sites, pair, keep_rows)
+            tensors |= {f"{what}_{name}": tensor for what, tensor in scores.items()}
     return tensors
 
 
+def _sites_of_clients(adaptation: Adaptation, pair: DomainPair) -> dict[str, Tensor]:
+    """Return the real site name of each client, whose own name is plain ASCII; empty if clients are not sites."""
+    names = () if pair.sites is None else pair.sites.names
+    sites = dict(zip(name_clients(names), names, strict=True))
+    named = {client.name: sites.get(client.name, "") for client in adaptation.client_data}
+    return {"client_sites": _as_bytes(named)} if all(named.values()) else {}
+
+
+def _as_bytes(value: object) -> Tensor:
+    return torch.frombuffer(bytearray(json.dumps(value).encode()), dtype=torch.uint8)
+
+
 def _score_test_rows(
-    adapted: Adapted, rows: Labelled, sites: Tensor | None, pair: DomainPair, keep_rows: bool
+    model: Predictor, rows: Labelled, sites: Tensor | None, pair: DomainPair, keep_rows: bool
 ) -> dict[str, Tensor]:
     """Count and score labelled rows. sites: int64 ``[rows]``, the number of the site that holds each, if known."""
-    logits, y = adapted.logits(rows.x).cpu().double(), rows.y.cpu()
+    logits, y = model.logits(rows.x).cpu().double(), rows.y.cpu()
     known = (y >= 0) & (y < pair.classes)
     y, logits, predicted = y[known], logits[known], logits.argmax(dim=1)[known]
     s = logits[:, 1] - logits[:, 0] if pair.classes == 2 else None
@@ -71,9 +91,7 @@ def _score_test_rows(
             [group.rows, group.hits, group.positive, math.nan if group.auc is None else group.auc] for group in groups
         ]
         tensors["sites"] = torch.tensor(counts, dtype=torch.float64)
-        tensors["site_names"] = torch.frombuffer(
-            bytearray(json.dumps([group.name for group in groups]).encode()), dtype=torch.uint8
-        )
+        tensors["site_names"] = _as_bytes([group.name for group in groups])
     return tensors
 
 
@@ -122,11 +140,11 @@ def _principal(features: Tensor) -> Tensor:
     return scores.mul(torch.where(signs == 0, 1.0, signs)).float()
 
 
-def _sample_rows(adapted: Adapted, rows: Labelled) -> dict[str, Tensor]:
+def _sample_rows(model: Predictor, rows: Labelled) -> dict[str, Tensor]:
     x = rows.x[:_SAMPLES]
     if not len(x):
         return {}
-    probability = adapted.predict_proba(x).cpu()
+    probability = model.predict_proba(x).cpu()
     top = probability.topk(min(_TOP, probability.shape[1]), dim=1)
     return {
         "sample_x": _small(x),

@@ -13,7 +13,7 @@ import torch
 from fedmm.config.schema import Experiment, experiment
 from fedmm.config.sites import experiment_anywhere
 from fedmm.config.toml import read_toml
-from fedmm.core.errors import FedmmError, Say, require
+from fedmm.core.errors import FedmmError, Say, count_of, require
 from fedmm.core.files import write_json
 from fedmm.data.domains import DomainPair
 from fedmm.data.inputs import tell_apart
@@ -124,7 +124,7 @@ class Program:
 
 def plan_in_words(experiments: Sequence[Experiment], programs: Sequence[Program]) -> str:
     """Return the plan in words, with a line for each program."""
-    lines = [f"{len(experiments)} runs in {len(programs)} program(s):"]
+    lines = [f"{len(experiments)} runs in {count_of(len(programs), 'program')}:"]
     for number, program in enumerate(programs, start=1):
         first = experiments[program.members[0]]
         algorithms = sorted({experiments[member].algorithm.name for member in program.members})

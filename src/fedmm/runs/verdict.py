@@ -10,7 +10,7 @@ from typing import Any
 
 from fedmm.config.schema import Experiment
 from fedmm.config.toml import read_toml
-from fedmm.core.errors import FedmmError
+from fedmm.core.errors import FedmmError, count_of
 from fedmm.core.files import write_json
 from fedmm.core.options import options_that_affect
 from fedmm.core.signals.track_record import tell_record
@@ -52,7 +52,7 @@ def judge_run(folder: Path, experiment: Experiment, compare: str) -> dict[str, A
     if plain:
         shift = worst_shift(plain)
         verdict = judge_adaptation(signals_of(plain), signals_of(own), None if shift is None else read_shift(shift))
-        against = f"judged against {len(plain)} source-only run{'s' * (len(plain) > 1)} beside it"
+        against = f"judged against {count_of(len(plain), 'source-only run')} beside it"
     else:
         verdict = Verdict(None, ALONE)
         against = f"a source-only run of the same data beside it and {FEWEST_SEEDS} seeds of both methods are missing"

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedmm.core.algorithm import Algorithm
 from fedmm.core.engine import Engine, FederatedState
-from fedmm.core.errors import Diverged, require
+from fedmm.core.errors import Diverged, count_of, require
 from fedmm.core.federation import Terms
 from fedmm.core.objective import Objective, Outputs
 from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
@@ -87,7 +87,7 @@ class Adapted(Predictor):
     def __repr__(self) -> str:
         rounds, clients, accuracy = self.state.round, len(self.state.clients), self.history.last("target_accuracy")
         said = [
-            f"{self._label}: {rounds} round{'s' * (rounds != 1)} over {clients} client{'s' * (clients != 1)}",
+            f"{self._label}: {count_of(rounds, 'round')} over {count_of(clients, 'client')}",
             *([] if self.status == "completed" else [self.status]),
             *([] if accuracy is None else [f"target accuracy {accuracy:.1%}"]),
             *([] if self.best is None else [f"best by {self.best.by.name} in round {self.best.round}"]),

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedmm.core.algorithm import steps_by_client
+from fedmm.core.errors import count_of
 from fedmm.engines.batched import Batched
 from fedmm.models.devices import Precision
 from fedmm.training.adaptation import Adaptation
@@ -75,8 +76,8 @@ def _choose_on_cpu(adaptations: Sequence[Adaptation], chosen: Precision, wanted:
         settings,
         threads,
         processes,
-        f"measured best: {order}{memory}, {processes} process(es) of {threads} thread(s), "
-        f"{1e3 * seconds:.2f} ms per step and run",
+        f"measured best: {order}{memory}, {count_of(processes, 'process', 'processes')} of "
+        f"{count_of(threads, 'thread')}, {1e3 * seconds:.2f} ms per step and run",
     )
 
 

@@ -351,8 +351,8 @@ def test_sums_that_no_rows_have_are_found_out() -> None:
     assert RANKING.count(2) == len(sums)
     assert RANKING.flaw(sums, 3, 2) == ""
     assert RANKING.flaw(sums, 4, 2) == "a row is in no bin, or in two"
-    assert RANKING.flaw(sums / 2, 3, 2) == "it is not a number of rows"
-    assert RANKING.flaw(-sums, 3, 2) == "it is not a number of rows"
+    assert RANKING.flaw(sums / 2, 3, 2) == "its sums are not valid row counts"
+    assert RANKING.flaw(-sums, 3, 2) == "its sums are not valid row counts"
 
 
 def test_a_class_with_too_few_rows_is_withheld() -> None:

@@ -9,7 +9,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from sklearn.metrics import auc, average_precision_score, roc_auc_score, roc_curve
 
-from fedmm.core.signals.groups import GroupCounts, GroupedScores
+from fedmm.core.signals.groups import GroupCounts, GroupedScores, worst_and_best
 from fedmm.core.signals.intervals import auroc_interval, wilson
 from fedmm.core.signals.thresholds import Thresholds, count_groups
 
@@ -70,3 +70,31 @@ def test_groups_are_summarised_from_the_worst_on() -> None:
     assert found.groups[1].auc_interval == auroc_interval(0.75, 2, 2)
     assert (found.worst, found.mean_accuracy, found.spread_accuracy) == ("b", 0.625, 0.25)
     assert (found.worst_by_auc, found.mean_auc, found.spread_auc) == ("a", 0.75, 0.0)
+
+
+def test_groups_with_few_rows_come_last_and_decide_nothing() -> None:
+    counts = [
+        GroupCounts("one row", 1, 0, 0, None), GroupCounts("a", 20, 15, 5, 0.7), GroupCounts("b", 30, 24, 9, 0.6),
+        GroupCounts("nine", 9, 9, 3, 0.1), GroupCounts("no ill", 10, 10, 0, None),
+    ]  # fmt: skip
+    found = GroupedScores.summarise("site", counts)
+    assert [group.name for group in found.groups] == ["a", "b", "no ill", "one row", "nine"]
+    assert (found.worst, found.mean_accuracy, found.spread_accuracy) == ("a", pytest.approx(0.85), 0.25)
+    assert (found.worst_by_auc, found.mean_auc, found.spread_auc) == ("b", pytest.approx(0.65), pytest.approx(0.1))
+    assert found.few == ("one row", "nine")
+    by_auc = found.ordered("auc")
+    assert [group.name for group in by_auc.groups] == ["b", "a", "no ill", "nine", "one row"]
+    assert by_auc == GroupedScores.summarise("site", counts, "auc")
+    assert found.describe_few("site").startswith("sites with fewer than 10 rows come last and do not count")
+    few = GroupedScores.summarise("site", [counts[0], counts[3]])
+    assert (few.worst, few.spread_accuracy) == ("one row", 1.0)
+    assert few.describe_few("site") == "all sites have fewer than 10 rows, so these scores are mostly chance"
+
+
+def test_of_many_groups_those_with_few_rows_are_not_shown_as_worst_or_best() -> None:
+    small = [GroupCounts(f"s{k}", 5, 0) for k in range(20)]
+    large = [GroupCounts(f"l{k:02}", 50, k) for k in range(20)]
+    shown = worst_and_best(GroupedScores.summarise("site", [*small, *large]).groups, 3, 2)
+    assert [each if isinstance(each, int) else each.name for each in shown] == ["l00", "l01", "l02", 35, "l18", "l19"]
+    shown = worst_and_best(GroupedScores.summarise("site", [*small, *large[:4]]).groups, 3, 2)
+    assert [each if isinstance(each, int) else each.name for each in shown] == ["l00", "l01", "l02", "l03", 20]

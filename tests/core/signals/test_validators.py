@@ -21,7 +21,7 @@ from fedmm.core.signals.validators import (
     judge_adaptation,
     validator,
 )
-from fedmm.reporting.html.headline import LOWER_IS_BETTER, is_oracle
+from fedmm.reporting.html.chosen import LOWER_IS_BETTER, is_oracle
 
 ROOT = Path(__file__).parents[3]
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
-from typing import NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 from fedmm.core.signals.intervals import Interval, auroc_interval, wilson
 
@@ -15,7 +15,7 @@ FEW_ROWS = 10
 """Scores of groups with fewer rows are mostly chance."""
 WORST, BEST = 10, 5
 """How many of the worst and the best groups are shown if there are many."""
-Each = TypeVar("Each")
+By = Literal["accuracy", "auc"]
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,11 @@ class GroupCounts(NamedTuple):
 
 @dataclass(frozen=True)
 class GroupedScores:
-    """Scores by group, lowest accuracy first, with their mean and spread (largest minus smallest) over groups.
+    """Scores by group, worst first, with their mean and spread (largest minus smallest) over groups.
 
-    For two classes also by AUROC, over the groups that have both.
+    by: the score that orders the groups. For two classes also by AUROC, over the groups that have both.
+    few: the names of groups with fewer than ``FEW_ROWS`` rows. They come last and do not count in worst, mean and
+    spread, unless all groups are that small.
     """
 
     column: str
@@ -63,27 +65,62 @@ class GroupedScores:
     worst_by_auc: str | None
     mean_auc: float | None
     spread_auc: float | None
+    few: tuple[str, ...] = ()
+    by: By = "accuracy"
 
     @classmethod
-    def summarise(cls, column: str, groups: Iterable[GroupCounts]) -> GroupedScores:
+    def summarise(cls, column: str, groups: Iterable[GroupCounts], by: By = "accuracy") -> GroupedScores:
         """Summarise the counts of at least one group; column: what the rows are grouped by."""
-        found = sorted((group.scores() for group in groups), key=lambda group: (group.accuracy, group.name))
-        accuracies = [group.accuracy for group in found]
-        ranked = {group.name: group.auc for group in found if group.auc is not None}
+        found = [group.scores() for group in groups]
+        judged = with_enough_rows(found)
+        accuracies = {group.name: group.accuracy for group in from_worst(judged)}
+        areas = {group.name: group.auc for group in from_worst(judged, "auc") if group.auc is not None}
         return cls(
             column,
-            tuple(found),
-            found[0].name,
-            fmean(accuracies),
-            max(accuracies) - min(accuracies),
-            min(ranked, key=lambda name: ranked[name]) if ranked else None,
-            fmean(ranked.values()) if ranked else None,
-            max(ranked.values()) - min(ranked.values()) if ranked else None,
+            tuple(from_worst(found, by)),
+            next(iter(accuracies)),
+            fmean(accuracies.values()),
+            max(accuracies.values()) - min(accuracies.values()),
+            next(iter(areas), None),
+            fmean(areas.values()) if areas else None,
+            max(areas.values()) - min(areas.values()) if areas else None,
+            tuple(group.name for group in found if group.rows < FEW_ROWS),
+            by,
+        )
+
+    def ordered(self, by: By) -> GroupedScores:
+        """Return the same scores with the groups in another order."""
+        return replace(self, by=by, groups=tuple(from_worst(self.groups, by)))
+
+    def describe_few(self, noun: str) -> str:
+        """Return a sentence on groups with few rows, empty if there are none; noun: what a group is called."""
+        if not self.few:
+            return ""
+        if len(self.few) == len(self.groups):
+            return f"all {noun}s have fewer than {FEW_ROWS} rows, so these scores are mostly chance"
+        return (
+            f"{noun}s with fewer than {FEW_ROWS} rows come last and do not count in worst, mean and spread, since "
+            "their scores are mostly chance"
         )
 
 
-def worst_and_best(groups: Sequence[Each], worst: int = WORST, best: int = BEST) -> list[Each | int]:
-    """Return all groups or, if there are many, the worst, the number of those left out, and the best."""
+def from_worst(groups: Iterable[GroupScores], by: By = "accuracy") -> list[GroupScores]:
+    """Return the groups, worst first; those without the score and those with few rows come last."""
+    known = [(group, group.accuracy if by == "accuracy" else group.auc) for group in groups]
+    known.sort(key=lambda each: (each[0].rows < FEW_ROWS, each[1] is None, each[1] or 0.0, each[0].name))
+    return [group for group, _ in known]
+
+
+def with_enough_rows(groups: Sequence[GroupScores]) -> list[GroupScores]:
+    """Return the groups whose scores are more than chance, or all if there are none."""
+    return [group for group in groups if group.rows >= FEW_ROWS] or list(groups)
+
+
+def worst_and_best(groups: Sequence[GroupScores], worst: int = WORST, best: int = BEST) -> list[GroupScores | int]:
+    """Return all groups or, if there are many, the worst and the best with enough rows, and the number left out."""
     if len(groups) <= worst + best + 1:
         return list(groups)
-    return [*groups[:worst], len(groups) - worst - best, *groups[-best:]]
+    judged = with_enough_rows(groups)
+    if len(judged) <= worst + best:
+        return [*judged, len(groups) - len(judged)]
+    return [*judged[:worst], len(groups) - worst - best, *judged[-best:]]

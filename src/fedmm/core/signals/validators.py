@@ -128,6 +128,10 @@ def validator(name: str, option: str) -> Validator:
         raise FedmmError(
             f"{option} = {name!r} would choose with target labels; set {option} = {oracle.name!r} if that is meant"
         )
+    if name in METRICS:
+        raise FedmmError(
+            f"{option} = {name!r} is a metric, measured by a validator: set {option} = {METRICS[name][0]!r}"
+        )
     raise unknown(option, name, VALIDATORS)
 
 

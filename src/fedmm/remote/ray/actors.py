@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from fedmm.core.errors import FedmmError, require
+from fedmm.core.errors import FedmmError, count_of, require
 from fedmm.core.validation import at_least
 from fedmm.remote.ray.actor import ActorSetup, Answer, Call, ClientActor, GivenState, ShareBuilder
 from fedmm.remote.ray.cluster import Cluster
@@ -163,7 +163,8 @@ class Actors:
                 reason = _first_line(problem)
                 if deaths == self.retries:
                     raise FedmmError(
-                        f"an actor died {deaths + 1} time(s) in one call, so the run cannot continue: {reason}"
+                        f"an actor died {count_of(deaths + 1, 'time')} in one call, so the run cannot continue: "
+                        f"{reason}"
                     ) from problem
             for number, reference in zip(left, references, strict=True):
                 try:

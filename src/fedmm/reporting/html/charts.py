@@ -110,6 +110,8 @@ _MOST_POINTS, _MANY, _MOST_POINTS_OF_MANY = 400, 12, 120
 _DIGITS = 5
 _WIDE_RANGE = 50.0
 """A ratio of largest to smallest above which an axis is logarithmic at first."""
+_SPAN = 1000.0
+"""A ratio of largest to smallest above which numbers of a column have decimals of their own."""
 _DASH_NAMES = dict(zip(DASHES, ("solid", "dash", "dot", "dashdot"), strict=True))
 
 
@@ -152,32 +154,38 @@ class Lines:
         x: Mapping[int, Sequence[float]] | None = None,
         height: int = 300,
         log: bool = False,
+        from_zero: bool = True,
     ) -> Chart:
         """One line a method with the range of its seeds behind it.
 
         curves: by the number of the method. x: other places of the points than their rounds, by the same numbers.
-        log: a logarithmic axis at first, where values span magnitudes.
+        log: a logarithmic axis at first, where values span magnitudes. from_zero: else the axis shows where values lie,
+        as for scores, which differ little.
         """
         data: list[Figure] = []
         for number, curve in curves.items():
             data += self._traces(number, curve, list(x[number]) if x else curve.rounds, unit, x_title)
         positive = [value for curve in curves.values() for value in curve.mean if value > 0]
-        scales = bool(positive) and not unit and min(v for curve in curves.values() for v in curve.low) > 0
+        lowest = min((value for curve in curves.values() for value in curve.low), default=0.0)
+        scales = from_zero and bool(positive) and not unit and lowest > 0
         wide = log and scales and max(positive) > _WIDE_RANGE * min(positive)
         y_axis: Figure = {"ticksuffix": unit if unit == "%" else "", "type": "log" if wide else "linear"}
-        if not wide and not unit and positive and min(min(curve.low) for curve in curves.values()) >= 0:
+        if not from_zero:
+            y_axis["tickformat"] = ".3f"
+        if from_zero and not wide and not unit and positive and lowest >= 0:
             y_axis["rangemode"] = "tozero"
         layout = {
             "xaxis": {"title": {"text": x_title}, "rangemode": "tozero"},
             "yaxis": y_axis,
             "hovermode": "x unified" if len(curves) <= 8 and x is None else "closest",
         }
-        last = [(self.labels[number], f"{short(curve.mean[-1])}{unit}") for number, curve in curves.items()]
-        ends = "; ".join(f"{label} ends at {value}" for label, value in last[:8])
+        ends = align([curve.mean[-1] for curve in curves.values()])
+        last = [(self.labels[number], f"{end}{unit}") for number, end in zip(curves, ends, strict=True)]
+        said = "; ".join(f"{label} ends at {value}" for label, value in last[:8])
         return Chart(
             name,
             title,
-            f"Line chart of {title} by {x_title}: {ends}.",
+            f"Line chart of {title} by {x_title}: {said}.",
             {"": {"data": data, "layout": layout}},
             height,
             scales=scales,
@@ -246,6 +254,15 @@ def short(value: float) -> str:
     if size and (size < 1e-3 or size >= 1e5):
         return f"{value:.2e}"
     return f"{value:.1f}" if size >= 10 else f"{value:.3g}"
+
+
+def align(values: Sequence[float]) -> list[str]:
+    """Numbers of one column with as many decimals as its largest needs for three digits, if all are of its size."""
+    sizes = [abs(value) for value in values if value and math.isfinite(value)]
+    if not sizes or not 1e-3 <= max(sizes) < 1e5 or max(sizes) > _SPAN * min(sizes):
+        return [short(value) for value in values]
+    digits = max(2 - math.floor(math.log10(max(sizes))), 0)
+    return [f"{value:.{digits}f}" for value in values]
 
 
 def thin(length: int, most: int) -> list[int]:

@@ -4,22 +4,33 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedmm.core.errors import FedmmError, require
-from fedmm.core.options import options_that_affect
 from fedmm.core.signals.groups import GroupedScores
+from fedmm.core.signals.validators import METRICS
 from fedmm.reporting.fields import read_toml
+from fedmm.reporting.html.configurations import Tables, differing, settings_of, shown
 from fedmm.reporting.read import Array, Run, Series, read_records, read_run, read_series, read_summary, read_tensors
-from fedmm.reporting.tested import Evaluated, Ranked, read_evaluations, read_hits, read_ranked, read_sites
+from fedmm.reporting.scores import metric_of, shared_metric
+from fedmm.reporting.tested import (
+    SITE_ROWS,
+    Evaluated,
+    Ranked,
+    read_client_sites,
+    read_evaluations,
+    read_hits,
+    read_ranked,
+    read_sites,
+    read_tested_round,
+)
 from fedmm.reporting.tuned import TuningResult, read_tuned
 
 _DEEPEST = 4
 """How far below a folder runs are looked for."""
-_ALIKE = options_that_affect("seed", "rounding", "place", "name")
-"""Keys of ``[run]`` in which runs of one method may differ."""
 _MOST_DIFFERENCES = 2
 _HINT = "name the folder of a run or comparison"
 _TOGETHER = (
@@ -27,8 +38,6 @@ _TOGETHER = (
     {"sample_x": 0, "sample_label": 1, "sample_class": 2, "sample_probability": 2},
 )
 """Tensors that are of use together alone, one row each, and how many axes they have; 0 for any."""
-
-Tables = Mapping[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,8 @@ class Entry:
     headings: what the numbers of a row are called; empty if they have no names.
     ranked, sites: scores of its test rows, by ``target`` and ``source``, where it kept them; of sites also by
         ``validation``, the rows that those of a deployed run keep from training.
+    tested_round: the round whose model ranked, sites, confusions and samples are of; None for the last.
+    client_sites: the sites of clients, whose own names may have fewer letters.
     evaluations, broken: what ``fedmm evaluate --group`` wrote into its folder; sentences on files that cannot be read.
     """
 
@@ -51,6 +62,8 @@ class Entry:
     headings: tuple[str, ...] = ()
     ranked: Mapping[str, Ranked] = field(default_factory=dict)
     sites: Mapping[str, GroupedScores] = field(default_factory=dict)
+    tested_round: int | None = None
+    client_sites: Mapping[str, str] = field(default_factory=dict)
     evaluations: tuple[Evaluated, ...] = ()
     broken: tuple[str, ...] = ()
 
@@ -62,23 +75,34 @@ class Entry:
     @property
     def has_target(self) -> bool:
         """Whether there are target rows, as far as the run says."""
-        held = self.summary.get("clients")
-        held = [client for client in held.values() if isinstance(client, dict)] if isinstance(held, dict) else []
-        return not held or any(
-            "target" in str(client.get("holds", "target")) and client.get("target_rows") != 0 for client in held
-        )
+        return self.run.has_target
+
+    @property
+    def last_round(self) -> int:
+        return max(self.run.records, default=0)
+
+    @property
+    def data(self) -> str:
+        """What it was trained on: a table by its file, other data by their name."""
+        file = self.tables.get("data", {}).get("file")
+        return Path(file).name if isinstance(file, str) and file else self.run.data
 
     @property
     def best_by(self) -> str:
         """The measure by which the run chose its best round."""
         return str(self.tables.get("run", {}).get("best_by", "") or "")
 
+    @property
+    def metric(self) -> str:
+        """Of ``METRICS``, what its model is for, if there is no target."""
+        return metric_of(self.run.algorithm, self.run.objective, self.best_by)
+
     def clients(self, quantity: str) -> dict[str, Series]:
         """A quantity of each client over the rounds, from columns such as ``drift.site``; of many, their spread."""
         columns = {name: None for record in self.run.records.values() for name in record}
         before = f"{quantity}."
         found = {name.removeprefix(before): self.run.series(name) for name in columns if name.startswith(before)}
-        return {name: series for name, series in found.items() if series.rounds}
+        return {self.client_sites.get(name, name): series for name, series in found.items() if series.rounds}
 
     def name_of(self, number: int) -> str:
         """The name of a class."""
@@ -111,6 +135,8 @@ class Report:
     """Methods by label, and what comparisons found of whether they are better than source only."""
     tunings: tuple[TuningResult, ...] = ()
     """What tunings tried and chose, of the folders that hold one."""
+    told_metric: str = ""
+    """Of ``METRICS``, what a comparison or tuning without a target judged by; empty if there is none."""
 
     @property
     def entries(self) -> list[Entry]:
@@ -127,6 +153,11 @@ class Report:
         return any(entry.has_target for entry in self.entries)
 
     @property
+    def metric(self) -> str:
+        """Of ``METRICS``, what models without a target are judged by: as told, or what some are for."""
+        return self.told_metric or shared_metric(entry.metric for entry in self.entries)
+
+    @property
     def holds_rows(self) -> bool:
         """Whether rows of the data, or features of single rows, are among what is shown."""
         return any(name in entry.tensors for entry in self.entries for name in ("sample_x", "map_after"))
@@ -134,6 +165,11 @@ class Report:
     def measured(self, column: str) -> bool:
         """Whether some run has the column."""
         return any(entry.run.series(column).rounds for entry in self.entries)
+
+
+def name_rows(rows: str, report: Report) -> str:
+    """What the rows of ``SITE_ROWS`` are called: without a target there is no source."""
+    return SITE_ROWS[rows] if report.has_target or rows != "source" else "test rows"
 
 
 def collect_runs(paths: Sequence[Path]) -> Report:
@@ -163,7 +199,8 @@ def collect_runs(paths: Sequence[Path]) -> Report:
             entries.setdefault(names[name].resolve(), replace(entry, run=replace(entry.run, label=label)))
     methods = _methods(list(entries.values()))
     verdicts = tuple(verdict for about in abouts for verdict in _verdicts(about))
-    return Report(_title(abouts, methods), tuple(methods), verdicts, tuple(tunings))
+    metrics = [_read_metric(path) for path in paths]
+    return Report(_title(abouts, methods), tuple(methods), verdicts, tuple(tunings), next(filter(None, metrics), ""))
 
 
 def _run_folders(path: Path, depth: int = 0) -> Iterator[Path]:
@@ -192,6 +229,15 @@ def _read_about(path: Path) -> Mapping[str, Any]:
         return {}
 
 
+def _read_metric(path: Path) -> str:
+    """What a comparison or tuning without a target judged by; empty for others."""
+    for name in ("compare.json", "tune.json"):
+        with suppress(OSError, ValueError, TypeError, AttributeError, RecursionError):
+            metric = json.loads((path / name).read_text(encoding="utf-8")).get("metric")
+            return metric if metric in METRICS else ""
+    return ""
+
+
 def _objects(values: object) -> list[dict[str, Any]]:
     """The objects of a list in JSON; none if it is no list."""
     return [value for value in values if isinstance(value, dict)] if isinstance(values, list) else []
@@ -214,7 +260,7 @@ def _title(abouts: Sequence[Mapping[str, Any]], methods: Sequence[Method]) -> st
     title = abouts[0].get("title") if len(abouts) == 1 else None
     if isinstance(title, str) and title:
         return title
-    data = {entry.run.data for method in methods for entry in method.entries}
+    data = {entry.data for method in methods for entry in method.entries}
     what = methods[0].label if len(methods) == 1 else f"{len(methods)} methods"
     return f"{what} on {', '.join(sorted(data))}"
 
@@ -235,6 +281,8 @@ def _entry(folder: Path) -> Entry:
         headings=_names(folder / "input.json", "headings"),
         ranked=read_ranked(tensors),
         sites={**read_sites(tensors), **read_hits(summary)},
+        tested_round=read_tested_round(tensors),
+        client_sites=read_client_sites(tensors),
         evaluations=evaluations,
         broken=broken,
     )
@@ -252,7 +300,8 @@ def _read_unfinished(folder: Path, tables: Tables) -> Run:
     def values(column: str) -> list[float]:
         return read_series(records, column).values
 
-    unlabelled = "source only" if name("objective") == "source_only" else name("algorithm")
+    has_target = tables.get("data", {}).get("labelled_only") is not True
+    unlabelled = "source only" if has_target and name("objective") == "source_only" else name("algorithm")
     return Run(
         folder=folder,
         label=str(tables.get("run", {}).get("label") or unlabelled),
@@ -267,6 +316,7 @@ def _read_unfinished(folder: Path, tables: Tables) -> Run:
         bytes_up=int(sum(values("bytes_up"))),
         bytes_down=int(sum(values("bytes_down"))),
         records=records,
+        has_target=has_target,
     )
 
 
@@ -299,7 +349,7 @@ def _methods(entries: Sequence[Entry]) -> list[Method]:
     """Runs of one label and one configuration together; labels with several configurations say what differs."""
     by_label: dict[str, dict[frozenset[object], list[Entry]]] = {}
     for entry in entries:
-        settings = frozenset(_settings(entry.tables).items())
+        settings = frozenset(settings_of(entry.tables).items())
         by_label.setdefault(entry.run.label, {}).setdefault(settings, []).append(entry)
     methods: list[Method] = []
     taken: set[str] = set()
@@ -320,37 +370,3 @@ def _name_apart(label: str, entry: Entry, keys: Sequence[tuple[str, str]], numbe
         return f"{label}, {entry.run.folder.parent.name or number}/{entry.run.folder.name}"
     values = [f"{key} {shown(entry.tables.get(section, {}).get(key))}" for section, key in keys]
     return f"{label}, {', '.join(values)}"
-
-
-def _settings(tables: Tables) -> dict[tuple[str, str], str]:
-    """All settings by section and key, except seeds, names and where a run was computed."""
-    return {
-        (section, key): json.dumps(value, sort_keys=True, default=str)
-        for section, table in tables.items()
-        for key, value in table.items()
-        if section != "run" or key not in _ALIKE
-    }
-
-
-def differing(configurations: Sequence[Tables]) -> list[tuple[str, str]]:
-    """The sections and keys in which configurations differ, but for seeds, names and where they ran."""
-    settings = [_settings(tables) for tables in configurations]
-    keys = dict.fromkeys(key for values in settings for key in values)
-    return [key for key in keys if len({values.get(key, "null") for values in settings}) > 1]
-
-
-def shown(value: object) -> str:
-    """A value of a configuration as it would stand in TOML; a dash for one that is not there."""
-    if value is None:
-        return "-"
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return value or '""'
-    if isinstance(value, float):
-        return f"{value:g}"
-    if isinstance(value, list):
-        return "[" + ", ".join(map(shown, value)) + "]"
-    if isinstance(value, dict):
-        return "{" + ", ".join(f"{key} = {shown(entry)}" for key, entry in value.items()) + "}"
-    return str(value)

@@ -57,7 +57,7 @@ def communication_section(report: Report, lines: Lines) -> Section:
     against = _accuracy_by_bytes(report, lines)
     if against:
         parts += [against, *_levels(report)]
-    else:
+    elif report.has_target:
         parts.append(absent("Without target accuracy there is no cost of reaching one."))
     return Section("communication", "Communication", [*parts, ChartGrid(charts)])
 

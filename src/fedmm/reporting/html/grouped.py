@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
-from fedmm.core.signals.groups import BEST, WORST, GroupedScores, GroupScores, worst_and_best
+from fedmm.core.signals.groups import BEST, WORST, By, GroupedScores, GroupScores, worst_and_best
 from fedmm.core.signals.intervals import Interval
 from fedmm.reporting.html.charts import Chart, Figure, plain, round_off
 from fedmm.reporting.html.collect import Report
@@ -42,10 +42,11 @@ def explain(noun: str, scored: Sequence[Scored]) -> str:
     """How to read the scores; noun: what a group is called, such as ``site``."""
     most = max(len(method.scores.groups) for method in scored)
     left_out = f" Of many {noun}s, the {WORST} worst and the {BEST} best are shown." if most > WORST + BEST + 1 else ""
+    few = next((said for method in scored if (said := method.scores.describe_few(noun))), "")
     return (
         "from the worst on, with intervals of 95%: Wilson's for accuracy, Newcombe's for AUROC. A "
         f"{noun} with few rows may be worst by chance; its interval is then wide. Means are over {noun}s, spread is "
-        f"the best less the worst.{left_out}"
+        f"the best less the worst.{f' {few[0].upper()}{few[1:]}.' if few else ''}{left_out}"
     )
 
 
@@ -56,138 +57,139 @@ def build_score_parts(
 
     A key of no scores has an empty figure.
     """
-    parts: list[Part] = [_summaries(noun, scored, report), controls, ChartGrid(_charts(noun, scored, keys))]
+    kinds = _kinds(scored)
+    charts = [_chart(noun, kind, scored, keys) for kind in kinds]
+    parts: list[Part] = [_summaries(noun, scored, report), controls, ChartGrid(charts)]
     for method in scored[:_MOST_TABLES]:
-        table = _table(method.scores, method.caption)
+        table = _table(method.scores, kinds, method.caption)
         parts.append(table if len(scored) == 1 else Details(table.caption, table))
     return parts
 
 
 def _summaries(noun: str, scored: Sequence[Scored], report: Report) -> HtmlTable:
-    ranked = any(method.scores.mean_auc is not None for method in scored)
-    headings: list[object] = ["method", "rows", f"{noun}s", two_lines(f"worst {noun}", "by accuracy"), "mean", "spread"]
-    headings += [two_lines(f"worst {noun}", "by AUROC"), "mean AUROC", "spread"] if ranked else []
+    kinds = _kinds(scored)
+    headings: list[object] = ["method", "rows", f"{noun}s"]
+    for kind in kinds:
+        headings += [two_lines(f"worst {noun}", f"by {kind.name}"), two_lines("mean", kind.name), "spread"]
     rows = []
-    for number, _, kind, _, grouped in scored:
-        worst = grouped.groups[0]
-        cells: list[object] = [
-            name_method(number, report.methods[number].label),
-            kind,
-            len(grouped.groups),
-            two_lines(worst.name, with_interval(worst.accuracy, worst.accuracy_interval, percent=True)),
-            f"{grouped.mean_accuracy:.1%}",
-            f"{grouped.spread_accuracy:.1%}",
-        ]
-        if ranked:
-            least = next((group for group in grouped.groups if group.name == grouped.worst_by_auc), None)
-            cells += ["-", "-", "-"] if least is None else [two_lines(least.name, _auc(least)), *_over_groups(grouped)]
+    for number, _, of, _, grouped in scored:
+        cells: list[object] = [name_method(number, report.methods[number].label), of, len(grouped.groups)]
+        for kind in kinds:
+            worst = next((group for group in grouped.groups if group.name == kind.worst(grouped)), None)
+            mean, spread = kind.over_groups(grouped)
+            cells += [two_lines(worst.name, kind.describe(worst)), mean, spread] if worst else ["-", "-", "-"]
         rows.append(cells)
     return HtmlTable(headings, rows, f"worst, mean and spread over {noun}s", numbers=2)
 
 
-def _over_groups(grouped: GroupedScores) -> list[object]:
-    return [f"{grouped.mean_auc:.3f}", f"{grouped.spread_auc:.3f}"]
-
-
-def _auc(group: GroupScores) -> str:
-    return "-" if group.auc is None or group.auc_interval is None else with_interval(group.auc, group.auc_interval)
-
-
-def _table(grouped: GroupedScores, caption: str) -> HtmlTable:
-    ranked = grouped.mean_auc is not None
+def _table(grouped: GroupedScores, kinds: Sequence[Kind], caption: str) -> HtmlTable:
     rows: list[list[object]] = []
     for group in worst_and_best(grouped.groups):
         if isinstance(group, int):
-            rows.append([f"{group} others", *[""] * (3 if ranked else 2)])
+            rows.append([f"{group} others", "", *[""] * len(kinds)])
         else:
-            accuracy = with_interval(group.accuracy, group.accuracy_interval, percent=True)
-            rows.append([group.name, group.rows, accuracy, *([_auc(group)] if ranked else [])])
-    return HtmlTable([grouped.column, "rows", "accuracy", *(["AUROC"] if ranked else [])], rows, caption)
+            rows.append([group.name, group.rows, *(kind.describe(group) for kind in kinds)])
+    return HtmlTable([grouped.column, "rows", *(kind.name for kind in kinds)], rows, caption)
 
 
-def _charts(noun: str, scored: Sequence[Scored], keys: Sequence[str]) -> list[Chart]:
-    def accuracies(grouped: GroupedScores) -> list[Dot]:
-        return [
-            (
-                group.name,
-                group.rows,
-                100 * group.accuracy,
-                (100 * group.accuracy_interval[0], 100 * group.accuracy_interval[1]),
-            )
-            for group in grouped.groups
-        ]
+class Kind(NamedTuple):
+    """A score of groups: its name, its unit, and by how much it is multiplied."""
 
-    charts = [_chart(noun, "accuracy", "%", scored, keys, accuracies)]
-    if any(method.scores.mean_auc is not None for method in scored):
-        charts.append(_chart(noun, "AUROC", "", scored, keys, _rank_groups))
-    return charts
+    by: By
+    name: str
+    unit: str
+    times: float
+
+    def of(self, group: GroupScores) -> tuple[float, Interval] | None:
+        """The score of a group with its interval; None if it has none."""
+        if self.by == "accuracy":
+            return group.accuracy, group.accuracy_interval
+        return None if group.auc is None or group.auc_interval is None else (group.auc, group.auc_interval)
+
+    def describe(self, group: GroupScores) -> str:
+        """The same in words."""
+        scored = self.of(group)
+        return "-" if scored is None else with_interval(*scored, percent=self.by == "accuracy")
+
+    def worst(self, grouped: GroupedScores) -> str | None:
+        """The name of the worst group."""
+        return grouped.worst if self.by == "accuracy" else grouped.worst_by_auc
+
+    def mean(self, grouped: GroupedScores) -> float | None:
+        """Over groups."""
+        return grouped.mean_accuracy if self.by == "accuracy" else grouped.mean_auc
+
+    def over_groups(self, grouped: GroupedScores) -> tuple[str, str]:
+        """Mean and spread in words."""
+        if self.by == "accuracy":
+            return f"{grouped.mean_accuracy:.1%}", f"{grouped.spread_accuracy:.1%}"
+        return ("-", "-") if grouped.mean_auc is None else (f"{grouped.mean_auc:.3f}", f"{grouped.spread_auc:.3f}")
 
 
-Dot = tuple[str, int, float, Interval]
-"""A group, its rows, its score and the score's interval."""
+ACCURACY, AUROC = Kind("accuracy", "accuracy", "%", 100.0), Kind("auc", "AUROC", "", 1.0)
 
 
-def _rank_groups(grouped: GroupedScores) -> list[Dot]:
-    dots = [
-        (group.name, group.rows, group.auc, group.auc_interval)
-        for group in grouped.groups
-        if group.auc is not None and group.auc_interval is not None
-    ]
-    return sorted(dots, key=lambda dot: (dot[2], dot[0]))
+def _kinds(scored: Sequence[Scored]) -> list[Kind]:
+    """What there is to tell of the groups; first by what they are ordered."""
+    ranked = any(method.scores.mean_auc is not None for method in scored)
+    kinds = [ACCURACY, *([AUROC] if ranked else [])]
+    return sorted(kinds, key=lambda kind: kind.by != scored[0].scores.by)
 
 
-def _chart(
-    noun: str,
-    score: str,
-    unit: str,
-    scored: Sequence[Scored],
-    keys: Sequence[str],
-    dots_of: Callable[[GroupedScores], list[Dot]],
-) -> Chart:
+def _chart(noun: str, kind: Kind, scored: Sequence[Scored], keys: Sequence[str]) -> Chart:
     """A dot with its interval for each group, the worst above."""
     figures: dict[str, Figure] = {key: {"data": [], "layout": {}} for key in keys}
     tallest = 1
     for method in scored:
-        dots = dots_of(method.scores)
-        tallest = max(tallest, len(worst_and_best(dots)))
-        if dots:
-            figures[method.key] = _figure(dots, method.number, score, unit, noun)
+        grouped = method.scores.ordered(kind.by)
+        shown = worst_and_best([group for group in grouped.groups if kind.of(group)])
+        tallest = max(tallest, len(shown))
+        if shown:
+            figures[method.key] = _figure(grouped, shown, method.number, kind, noun)
     return Chart(
-        f"{noun}s-{score.lower()}",
-        f"{score} of each {noun}",
-        f"Dot chart of the {score} of each {noun} with its interval, the worst above; the tables hold the numbers.",
+        f"{noun}s-{kind.name.lower()}",
+        f"{kind.name} of each {noun}",
+        f"Dot chart of the {kind.name} of each {noun} with its interval, the worst above; the tables hold the numbers.",
         figures,
         height=90 + 24 * max(tallest, 4),
     )
 
 
-def _figure(dots: Sequence[Dot], number: int, score: str, unit: str, noun: str) -> Figure:
-    shown = worst_and_best(dots)
-    drawn = [(place, dot) for place, dot in enumerate(shown) if not isinstance(dot, int)]
-    values = [dot[2] for _, dot in drawn]
+def _figure(grouped: GroupedScores, shown: Sequence[GroupScores | int], number: int, kind: Kind, noun: str) -> Figure:
+    drawn = [
+        (place, group, *scored)
+        for place, group in enumerate(shown)
+        if not isinstance(group, int) and (scored := kind.of(group))
+    ]
+    values = [kind.times * value for _, _, value, _ in drawn]
     trace: Figure = {
         "type": "scatter",
         "mode": "markers",
         "x": round_off(values),
-        "y": [place for place, _ in drawn],
-        "text": [plain(f"{dot[0]}, {dot[1]} rows") for _, dot in drawn],
+        "y": [place for place, *_ in drawn],
+        "text": [plain(f"{group.name}, {group.rows} rows") for _, group, _, _ in drawn],
         "error_x": {
             "type": "data",
             "symmetric": False,
-            "array": round_off([dot[3][1] - dot[2] for _, dot in drawn]),
-            "arrayminus": round_off([dot[2] - dot[3][0] for _, dot in drawn]),
+            "array": round_off([kind.times * (interval[1] - value) for _, _, value, interval in drawn]),
+            "arrayminus": round_off([kind.times * (value - interval[0]) for _, _, value, interval in drawn]),
             "color": f"$line{number}",
             "thickness": 1.4,
             "width": 3,
         },
         "marker": {"color": f"$line{number}", "size": 8},
-        "hovertemplate": f"%{{text}}: %{{x:.4~g}}{unit}<extra></extra>",
+        "hovertemplate": f"%{{text}}: %{{x:.4~g}}{kind.unit}<extra></extra>",
     }
-    mean = sum(dot[2] for dot in dots) / len(dots)
-    names = [f"{dot} others" if isinstance(dot, int) else short_name(dot[0]) for dot in shown]
+    mean = kind.times * (kind.mean(grouped) or 0.0)
+    names = [f"{group} others" if isinstance(group, int) else short_name(group.name) for group in shown]
     line = {"color": "$faint", "dash": "dash", "width": 1.2}
     layout: Figure = {
-        "xaxis": {"title": {"text": f"{score}; dashed: mean over {noun}s"}, "ticksuffix": unit, "zeroline": False},
+        "xaxis": {
+            "title": {"text": f"{kind.name}; dashed: mean over {noun}s"},
+            "ticksuffix": kind.unit,
+            **({} if kind.unit else {"tickformat": ".3f"}),
+            "zeroline": False,
+        },
         "yaxis": {
             "tickvals": list(range(len(shown))),
             "ticktext": [plain(name) for name in names],

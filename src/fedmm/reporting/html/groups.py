@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import PurePath
 from typing import NamedTuple
 
+from fedmm.core.signals.groups import By
 from fedmm.reporting.html.collect import Method, Report
 from fedmm.reporting.html.grouped import Scored, build_score_parts, explain
 from fedmm.reporting.html.parts import Controls, Part, Section, Text, absent, two_lines
+from fedmm.reporting.scores import groups_by
 from fedmm.reporting.tested import Evaluated
 
 
@@ -42,7 +44,8 @@ def group_section(report: Report) -> Section:
     broken = [sentence for entry in report.entries for sentence in entry.broken]
     parts: list[Part] = []
     if evaluated:
-        scored = [_score_group(number, group) for number, group in enumerate(evaluated)]
+        by = groups_by(report.metric)
+        scored = [_score_group(number, group, by) for number, group in enumerate(evaluated)]
         words = (
             "The model on groups of labelled rows, as fedmm evaluate --group wrote them into the folder of the run, "
             f"{explain('group', scored)}"
@@ -62,7 +65,7 @@ def group_section(report: Report) -> Section:
     )
 
 
-def _score_group(number: int, evaluated: EvaluatedMethod) -> Scored:
+def _score_group(number: int, evaluated: EvaluatedMethod, by: By) -> Scored:
     told, method = evaluated.evaluation, evaluated.method
     model = [told.label, f"round {told.round} ({told.checkpoint})"]
     model += [f"seed {evaluated.seed}"] if len(method.entries) > 1 else []
@@ -70,4 +73,4 @@ def _score_group(number: int, evaluated: EvaluatedMethod) -> Scored:
     model += ["trained on rows of this file"] if told.training_file else []
     rows = two_lines(f"{evaluated.words}, {told.rows} rows", f"{', '.join(model)}; {told.file}")
     caption = f"groups by {evaluated.words}, {method.label} ({told.file})"
-    return Scored(evaluated.number, str(number), rows, caption, told.scores)
+    return Scored(evaluated.number, str(number), rows, caption, told.scores.ordered(by))

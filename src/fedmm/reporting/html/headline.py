@@ -5,64 +5,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from statistics import fmean, stdev
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
 
 from fedmm.core.signals.track_record import tell_record
 from fedmm.core.signals.validators import ALONE, RULE
-from fedmm.reporting.html.charts import Chart, plain, round_off, short
-from fedmm.reporting.html.collect import Entry, Method, Report
+from fedmm.reporting.html.charts import Chart, align, plain, round_off
+from fedmm.reporting.html.chosen import ChosenRound, choice_of, chosen_round
+from fedmm.reporting.html.collect import Method, Report
 from fedmm.reporting.html.parts import HtmlTable, Part, Section, Text, name_method, two_lines
-from fedmm.reporting.read import Run, last_values
+from fedmm.reporting.read import last_values
 from fedmm.reporting.tables import VALIDATOR_COLUMNS, seeds_in_words
-
-LOWER_IS_BETTER = (
-    "source_risk", "dev_risk", "target_entropy", "domain_accuracy", "proxy_a_distance", "loss", "task_loss",
-)  # fmt: skip
-ORACLES = ("target_accuracy", "oracle")
-"""Metrics that look at target labels."""
-
-
-class ChosenRound(NamedTuple):
-    """A round that was chosen, and the target accuracy there, None if it was not measured."""
-
-    round: int
-    accuracy: float | None
-
-
-def chosen_round(run: Run, metric: str) -> ChosenRound | None:
-    """The round that is best by a metric; None if it was never measured."""
-    rounds, values = run.series(metric)
-    if not rounds:
-        return None
-    best = min(values) if metric in LOWER_IS_BETTER else max(values)
-    at = rounds[values.index(best)]
-    accuracies = dict(zip(*run.series("target_accuracy"), strict=True))
-    return ChosenRound(at, accuracies.get(at))
-
-
-def choice_of(entry: Entry) -> tuple[str, ChosenRound | None]:
-    """The metric by which a run chose without target labels, and what it chose; else the first that it measured.
-
-    Without a target, a run that chose by nothing keeps its last model.
-    """
-    wanted = [entry.best_by] if entry.best_by and not is_oracle(entry.best_by) else []
-    others = ["target_information", "dev_risk", "target_snd", "target_bnm", "source_risk"] if entry.has_target else []
-    for metric in [*wanted, *others]:
-        chosen = chosen_round(entry.run, metric)
-        if chosen:
-            return metric, chosen
-    return "", None
-
-
-def is_oracle(metric: str) -> bool:
-    """Whether a metric looks at target labels."""
-    return metric in ORACLES or metric.startswith("oracle")
 
 
 def headline(report: Report) -> Section:
-    """The table, and a dot for every run."""
+    """The table, and a dot for every run; of runs with a target."""
     labelled = report.measured("target_accuracy") or any(e.run.target_accuracy is not None for e in report.entries)
     headings: list[object] = ["method", "seeds"]
     if labelled:
@@ -72,28 +30,28 @@ def headline(report: Report) -> Section:
             two_lines("oracle", "round chosen by target labels"),
         ]
     else:
-        headings += [two_lines("chosen round", "without target labels" if report.has_target else "on rows set aside")]
+        headings += [two_lines("chosen round", "without target labels")]
         headings += [two_lines(validator, "last round") for validator in _validators(report)]
     headings += ["source accuracy", "rounds", "MB", "seconds"]
     validators = [] if labelled else _validators(report)
-    rows = [_row(number, method, labelled, validators) for number, method in enumerate(report.methods)]
-    spread = "mean ± standard deviation over the seeds" if report.seeds > 1 else "of one seed"
+    rows = [
+        [*name_cells(number, method), *_scores(method, labelled, validators), *costs]
+        for (number, method), costs in zip(enumerate(report.methods), cost_cells(report), strict=True)
+    ]
     words = (
-        f"Target accuracies in percent, {spread}. "
+        f"Target accuracies in percent, {tell_seeds(report)}. "
         "Only the column called oracle has looked at target labels to choose a round."
         if labelled
         else "No target labels were given, so no accuracy on the target is known: here is what needs no labels, mean "
         "and range over the seeds. None of it proves that a method is better than another."
-        if report.has_target
-        else "There is no target: scores are on labelled rows that were not trained on, mean and range over the seeds; "
-        "source accuracy, in percent, is on test rows."
     )
     parts: list[Part] = [
         Text(words),
         HtmlTable(headings, rows, "what each method reached", class_="headline"),
         *map(Text, _evidence(report)),
     ]
-    chart = _dots(report)
+    reached = [[run.target_accuracy for run in method.runs] for method in report.methods]
+    chart = draw_dots(report, "target accuracy", "after the last round", reached)
     return Section("headline", "Results", [*parts, *([chart] if chart else [])])
 
 
@@ -140,7 +98,8 @@ def _quote_adaptation(method: Method) -> str:
     return sentences[-1] if sentences else f"{ALONE}; `fedmm compare FILE.toml` judges; {tell_record(None)}"
 
 
-def _row(number: int, method: Method, labelled: bool, validators: Sequence[str]) -> list[object]:
+def name_cells(number: int, method: Method) -> list[object]:
+    """A method's name, with how many of its runs ended early or badly, and the number of its seeds."""
     runs = method.runs
     stopped = Counter(run.status for run in runs if run.status != "completed")
     early = sum(isinstance(entry.summary.get("stopped_early"), dict) for entry in method.entries)
@@ -148,46 +107,61 @@ def _row(number: int, method: Method, labelled: bool, validators: Sequence[str])
     note = ", ".join(f"{count} of {len(runs)} {status}" for status, count in stopped.items())
     name = name_method(number, method.label)
     seeds = Markup('<span title="seeds {}">{}</span>').format(", ".join(str(run.seed) for run in runs), len(runs))
-    choices = [choice_of(entry) for entry in method.entries]
+    return [two_lines(name, note) if note else name, seeds]
+
+
+def cost_cells(report: Report) -> list[list[str]]:
+    """Of each method: rounds, megabytes and seconds."""
+    rounds = [span_of([max(run.records, default=0) for run in method.runs]) for method in report.methods]
+    megabytes = align([fmean(run.megabytes for run in method.runs) for method in report.methods])
+    seconds = align([fmean(run.seconds for run in method.runs) for method in report.methods])
+    return [list(cells) for cells in zip(rounds, megabytes, seconds, strict=True)]
+
+
+def _scores(method: Method, labelled: bool, validators: Sequence[str]) -> list[object]:
+    """The cells between the name of a method and what it cost."""
+    runs, choices = method.runs, [choice_of(entry) for entry in method.entries]
     metric = next((name for name, chosen in choices if chosen), "")
     chosen = [choice for _, choice in choices if choice]
-    cells: list[object] = [two_lines(name, note) if note else name, seeds]
+    cells: list[object]
     if labelled:
         oracle = [choice for run in runs if (choice := chosen_round(run, "target_accuracy"))]
-        cells += [
+        cells = [
             spread([run.target_accuracy for run in runs]),
-            _with_note(spread([choice.accuracy for choice in chosen]), _rounds(chosen, metric)),
-            _with_note(spread([choice.accuracy for choice in oracle]), _rounds(oracle)),
+            _with_note(spread([choice.accuracy for choice in chosen]), tell_rounds(chosen, metric)),
+            _with_note(spread([choice.accuracy for choice in oracle]), tell_rounds(oracle)),
         ]
     else:
-        has_target = any(entry.has_target for entry in method.entries)
-        cells += [_rounds(chosen, metric) or ("-" if has_target else "the last")]
+        cells = [tell_rounds(chosen, metric) or "-"]
         cells += [seeds_in_words(last_values(runs, column)) for column in validators]
-    return [
-        *cells,
-        spread([run.source_accuracy for run in runs]),
-        _span([max(run.records, default=0) for run in runs]),
-        short(fmean(run.megabytes for run in runs)),
-        short(fmean(run.seconds for run in runs)),
-    ]
+    return [*cells, spread([run.source_accuracy for run in runs])]
 
 
-def spread(accuracies: Sequence[float | None]) -> str:
-    """Fractions in percent: their mean, with the standard deviation of several; a dash for none."""
-    known = [100 * value for value in accuracies if value is not None]
+def tell_seeds(report: Report) -> str:
+    """What numbers are of."""
+    return "mean ± standard deviation over the seeds" if report.seeds > 1 else "of one seed"
+
+
+def spread(values: Sequence[float | None], *, percent: bool = True) -> str:
+    """The mean of some seeds' scores, in percent or as they are, with the deviation of several; a dash for none."""
+    scale, digits = (100.0, 1) if percent else (1.0, 3)
+    known = [scale * value for value in values if value is not None]
     if not known:
         return "-"
-    return f"{fmean(known):.1f} ± {stdev(known):.1f}" if len(known) > 1 else f"{known[0]:.1f}"
+    deviation = f" ± {stdev(known):.{digits}f}" if len(known) > 1 else ""
+    return f"{fmean(known):.{digits}f}{deviation}"
 
 
-def _rounds(chosen: Sequence[ChosenRound], metric: str = "") -> str | Markup:
+def tell_rounds(chosen: Sequence[ChosenRound], metric: str = "") -> str | Markup:
+    """The rounds that were chosen, and by what; empty for none."""
     if not chosen:
         return ""
-    rounds = f"round {_span([choice.round for choice in chosen])}"
+    rounds = f"round {span_of([choice.round for choice in chosen])}"
     return two_lines(rounds, f"by {metric}") if metric else rounds
 
 
-def _span(numbers: Sequence[int]) -> str:
+def span_of(numbers: Sequence[int]) -> str:
+    """The lowest and the highest of some numbers, or the one that they all are."""
     low, high = min(numbers), max(numbers)
     return str(low) if low == high else f"{low} to {high}"
 
@@ -196,13 +170,18 @@ def _with_note(value: str, note: str | Markup) -> object:
     return two_lines(value, note) if note else value
 
 
-def _dots(report: Report) -> Chart | None:
-    """The final target accuracy of every run, a line of dots for each method; the mean is a bar."""
+def draw_dots(report: Report, score: str, where: str, reached: Sequence[Sequence[float | None]]) -> Chart | None:
+    """A score of every run, a line of dots for each method, whose mean is a bar; none for a single method.
+
+    where: of which round and rows. reached: by method. Accuracies are fractions, shown in percent.
+    """
+    percent = "accuracy" in score
+    unit, times, digits = ("%", 100.0, 1) if percent else ("", 1.0, 3)
     data: list[dict[str, Any]] = []
     means: list[str] = []
     names: list[str] = []
     for number, method in enumerate(report.methods):
-        known = [100 * run.target_accuracy for run in method.runs if run.target_accuracy is not None]
+        known = [times * value for value in reached[number] if value is not None]
         if not known:
             continue
         colour = f"$line{number}"
@@ -217,16 +196,20 @@ def _dots(report: Report) -> Chart | None:
                 "x": round_off(values),
                 "y": [len(means)] * len(values),
                 "marker": marker,
-                "hovertemplate": "%{x:.1f}%<extra>%{fullData.name}</extra>",
+                "hovertemplate": f"%{{x:.{digits}f}}{unit}<extra>%{{fullData.name}}</extra>",
             }
             for values, marker in marks[: len(known)]
         ]
-        means.append(f"{method.label} {fmean(known):.1f}%")
+        means.append(f"{method.label} {fmean(known):.{digits}f}{unit}")
         names.append(plain(_shorten_label(method.label)))
     if not data or len(report.methods) < 2:
         return None
     layout = {
-        "xaxis": {"ticksuffix": "%", "title": {"text": "target accuracy after the last round"}},
+        "xaxis": {
+            "ticksuffix": unit,
+            "title": {"text": f"{score} {where}"},
+            **({} if percent else {"tickformat": ".3f"}),
+        },
         "yaxis": {
             "range": [len(names) - 0.5, -0.5],
             "tickvals": list(range(len(names))),
@@ -237,8 +220,8 @@ def _dots(report: Report) -> Chart | None:
     }
     return Chart(
         "final",
-        "Final target accuracy, a dot for each seed",
-        f"Dots of final target accuracy by method: {'; '.join(means[:12])}.",
+        f"{score} {where}, a dot for each seed",
+        f"Dots of {score} {where} by method: {'; '.join(means[:12])}.",
         {"": {"data": data, "layout": layout}},
         height=90 + 34 * len(means),
     )

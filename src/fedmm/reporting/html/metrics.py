@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from statistics import fmean
 
+from fedmm.core.signals.validators import METRICS
 from fedmm.reporting.curves import mean_curve
 from fedmm.reporting.html.charts import Chart, Lines, plain, round_off
+from fedmm.reporting.html.chosen import LOWER_IS_BETTER
 from fedmm.reporting.html.collect import Entry, Report
-from fedmm.reporting.html.headline import LOWER_IS_BETTER
+from fedmm.reporting.html.labelled import tell_majority
 from fedmm.reporting.html.parts import (
     ChartGrid,
     Controls,
@@ -17,11 +20,11 @@ from fedmm.reporting.html.parts import (
     Text,
     absent,
     column_charts,
-    method_curves,
     method_options,
     shared_or_longest,
 )
 from fedmm.reporting.read import Run
+from fedmm.reporting.scores import TESTED, TITLES
 
 _VALIDATORS = {
     "target_information": ("target information", ""),
@@ -32,6 +35,8 @@ _VALIDATORS = {
     "source_risk": ("source risk", ""),
     "validation_auroc": ("AUROC on rows set aside", ""),
     "validation_average_precision": ("average precision on rows set aside", ""),
+    "validation_accuracy": ("accuracy on rows set aside", "%"),
+    "validation_worst_accuracy": ("accuracy of the worst site on rows set aside", "%"),
 }
 _AGREEMENT = {
     "consensus_gap": ("consensus gap", ""),
@@ -43,41 +48,49 @@ _DOMAINS = {
     "proxy_a_distance": ("proxy A-distance", ""),
     "domain_loss": ("domain loss", ""),
 }
-COLUMNS = {
+_TESTED = {
     "target_accuracy": ("target accuracy", "%"),
-    "source_accuracy": ("source accuracy", "%"),
-    "source_worst_accuracy": ("source accuracy of the worst site", "%"),
     "target_auroc": ("target AUROC", ""),
     "target_average_precision": ("target average precision", ""),
+    "source_accuracy": ("source accuracy", "%"),
+    "source_worst_accuracy": ("source accuracy of the worst site", "%"),
     "source_auroc": ("source AUROC", ""),
     "source_average_precision": ("source average precision", ""),
-    **_VALIDATORS,
-    **_AGREEMENT,
-    **_DOMAINS,
 }
-"""All columns of the history that are drawn over the rounds, with their titles and units."""
 _MOST_CLIENTS = 12
 _FEWEST_ROUNDS = 5
 """Below which a rank correlation says nothing."""
 
 
+def columns_of(report: Report) -> dict[str, tuple[str, str]]:
+    """All columns of the history that are drawn over the rounds, the most telling first, with titles and units."""
+    return {**_first(report, _TESTED), **_first(report, _VALIDATORS), **_AGREEMENT, **_DOMAINS}
+
+
+def _first(report: Report, columns: Mapping[str, tuple[str, str]]) -> dict[str, tuple[str, str]]:
+    """Without a target, first the columns by which models are judged, in words that know no source."""
+    if report.has_target:
+        return dict(columns)
+    order = dict.fromkeys([*TESTED[report.metric], *METRICS[report.metric], *columns])
+    return {name: (TITLES.get(name, columns[name][0]), columns[name][1]) for name in order if name in columns}
+
+
 def accuracy_section(report: Report, lines: Lines) -> Section:
-    """Accuracy on both domains."""
-    parts: list[Part] = []
-    target = method_curves(report, "target_accuracy", 100.0)
-    if target:
+    """Accuracy on both domains; without a target the scores on test rows, by what models are judged first."""
+    (first, title), *others = _first(report, _TESTED).items()
+    main = column_charts(report, lines, {first: title}, height=420)
+    charts = column_charts(report, lines, dict(others), height=260)
+    if not report.has_target:
+        if not main + charts:
+            return Section("accuracy", "Scores", [absent("These runs measured nothing on test rows.")])
+        words = f"On test rows, which nothing was trained on. {tell_majority(report)}"
+        return Section("accuracy", "Scores", [Text(words), *main, *([ChartGrid(charts)] if charts else [])])
+    if main:
         shade = "; the shade reaches from the lowest to the highest seed" if report.seeds > 1 else ""
-        parts.append(Text(f"{_describe_test_rows(report)}{shade}."))
-        parts.append(lines.chart("target-accuracy", "target accuracy", target, unit="%", height=420))
+        said = Text(f"{_describe_test_rows(report)}{shade}.")
     else:
-        why = "have no labelled target rows" if report.has_target else "have no target"
-        parts.append(absent(f"These runs {why}, so accuracy on the target was not measured."))
-    for column in ("source_accuracy", "source_worst_accuracy"):
-        curves = method_curves(report, column, 100.0)
-        if curves:
-            title = COLUMNS[column][0]
-            parts.append(lines.chart(column.replace("_", "-"), title, curves, unit="%", height=260))
-    return Section("accuracy", "Accuracy", parts)
+        said = absent("These runs have no labelled target rows, so accuracy on the target was not measured.")
+    return Section("accuracy", "Accuracy", [said, *main, *([ChartGrid(charts)] if len(charts) > 1 else charts)])
 
 
 def _describe_test_rows(report: Report) -> str:
@@ -92,10 +105,11 @@ def _describe_test_rows(report: Report) -> str:
 
 def validator_section(report: Report, lines: Lines) -> Section:
     """What can be measured without target labels, and how well it went along with accuracy."""
-    charts = column_charts(report, lines, _VALIDATORS)
+    columns = _first(report, _VALIDATORS)
+    charts = column_charts(report, lines, columns)
     if not charts:
         return Section("validators", "Validators", [absent("These runs measured nothing that needs no target labels.")])
-    lower = [name for name in _VALIDATORS if name in LOWER_IS_BETTER and report.measured(name)]
+    lower = [title for name, (title, _) in columns.items() if name in LOWER_IS_BETTER and report.measured(name)]
     source = "No target labels are used here." if report.has_target else "Measured on rows set aside to choose by."
     words = f"{source} Higher is better{', but lower for ' if lower else ''}{' and '.join(lower)}."
     return Section("validators", "Validators", [Text(words), ChartGrid(charts), *_correlations(report)])

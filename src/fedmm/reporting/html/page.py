@@ -16,6 +16,7 @@ from fedmm.reporting.html.costs import communication_section, cost_data, time_se
 from fedmm.reporting.html.features import feature_section
 from fedmm.reporting.html.groups import group_section
 from fedmm.reporting.html.headline import headline
+from fedmm.reporting.html.labelled import labelled_results
 from fedmm.reporting.html.metrics import accuracy_section, agreement_section, domain_section, validator_section
 from fedmm.reporting.html.parts import Section, swatch
 from fedmm.reporting.html.predictions import confusion_section, sample_section
@@ -39,7 +40,7 @@ def write_html(report: Report, path: Path) -> Path:
 def sections(report: Report, lines: Lines) -> list[Section]:
     """All sections in their order. Those without data say so, but for tunings, and for domains without a target."""
     return [
-        headline(report),
+        headline(report) if report.has_target else labelled_results(report),
         *(tuning_section(tuned, number) for number, tuned in enumerate(report.tunings, start=1)),
         accuracy_section(report, lines),
         validator_section(report, lines),
@@ -92,7 +93,7 @@ def page(report: Report, library: str) -> str:
 def _about(report: Report) -> str:
     """One line on what was run."""
     runs = report.entries
-    data = ", ".join(sorted({entry.run.data for entry in runs}))
+    data = ", ".join(sorted({entry.data for entry in runs}))
     models = ", ".join(sorted({str(entry.summary["model"]) for entry in runs if entry.summary.get("model")}))
     clients = sorted({len(listed) for entry in runs if isinstance(listed := entry.summary.get("clients"), dict)})
     words = [f"{len(runs)} runs of {len(report.methods)} methods" if len(runs) > 1 else "one run", f"data {data}"]

@@ -168,12 +168,13 @@ def shared_or_longest(curve: Curve) -> Curve:
 
 
 def column_charts(
-    report: Report, lines: Lines, columns: Mapping[str, tuple[str, str]], *, log: bool = False
+    report: Report, lines: Lines, columns: Mapping[str, tuple[str, str]], *, log: bool = False, height: int = 300
 ) -> list[Chart]:
     """A chart for each column that was measured; columns: by name, a title and a unit (``%`` for fractions)."""
     charts = []
     for column, (title, unit) in columns.items():
         curves = method_curves(report, column, 100.0 if unit == "%" else 1.0)
         if curves:
-            charts.append(lines.chart(column.replace("_", "-"), title, curves, unit=unit, log=log))
+            name, ranks = column.replace("_", "-"), column.endswith(("auroc", "average_precision"))
+            charts.append(lines.chart(name, title, curves, unit=unit, height=height, log=log, from_zero=not ranks))
     return charts

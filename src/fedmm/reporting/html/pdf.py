@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,19 +16,22 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import MaxNLocator
 
 from fedmm.core.files import atomic_write
-from fedmm.core.signals.groups import GroupedScores, worst_and_best
+from fedmm.core.signals.groups import By, GroupedScores, worst_and_best
 from fedmm.reporting.curves import Curve, draw_curve
 from fedmm.reporting.html.charts import method_strokes
-from fedmm.reporting.html.collect import Entry, Report
+from fedmm.reporting.html.chosen import choice_of, chosen_round
+from fedmm.reporting.html.collect import Entry, Report, name_rows
 from fedmm.reporting.html.costs import accuracy_by_megabytes
 from fedmm.reporting.html.features import Maps
-from fedmm.reporting.html.grouped import short_name
+from fedmm.reporting.html.grouped import ACCURACY, AUROC, Kind, short_name
 from fedmm.reporting.html.groups import evaluated_groups
-from fedmm.reporting.html.headline import choice_of, chosen_round, spread
-from fedmm.reporting.html.metrics import COLUMNS
+from fedmm.reporting.html.headline import cost_cells, spread
+from fedmm.reporting.html.labelled import score_cell, score_heading
+from fedmm.reporting.html.metrics import columns_of
 from fedmm.reporting.html.parts import method_curves
 from fedmm.reporting.html.ranking import from_zero
 from fedmm.reporting.read import Array, last_values
+from fedmm.reporting.scores import TESTED, groups_by
 from fedmm.reporting.style import FAINT, INK, PLAIN, RULE, Stroke, new_figure, quiet, save, whole_part, whole_rounds
 from fedmm.reporting.tested import SETS, SITE_ROWS
 
@@ -40,8 +42,9 @@ _PLOT, _LINE = 2.35, 0.18
 _TEXT, _SMALL, _TITLE = 8.0, 7.0, 10.5
 _DPI = 300
 _ROWS_A_PAGE, _MOST_NAMES, _MOST_MAPS, _MOST_GROUPED, _NUMBERED = 3, 12, 4, 16, 12
+_PLACES, _MOST_SCORES = (0.0, 0.34, 0.50, 0.68, 0.81, 0.90, 1.0), 3
+"""Where columns of the table end, in its widths, and how many of them are scores."""
 _MAIN = ("target_accuracy", "target_information", "consensus_gap")
-_WITHOUT_TARGET = ("source_accuracy", "source_auroc", "source_worst_accuracy")
 _SHADE = LinearSegmentedColormap.from_list("shares", ("#FFFFFF", "#0B4F8A"))
 _SETTINGS: dict[Any, Any] = {**PLAIN, "pdf.fonttype": 42, "font.size": _TEXT}
 
@@ -112,23 +115,31 @@ def _legend_handles(report: Report) -> list[Line2D]:
 
 def _cells(report: Report) -> list[list[str]]:
     """Headings, then a row for each method; validators stand for accuracies where no target labels are known."""
+    if not report.has_target:
+        return _labelled_cells(report)
     labelled = any(run.target_accuracy is not None for method in report.methods for run in method.runs)
-    columns = ("target_information", "target_bnm", "source_risk") if report.has_target else _WITHOUT_TARGET
+    columns = ("target_information", "target_bnm", "source_risk")
     measured = ("target, last (%)", "chosen, no labels", "oracle") if labelled else columns
     rows = [["method", "seeds", *measured, "MB", "seconds"]]
-    for method in report.methods:
+    for method, costs in zip(report.methods, cost_cells(report), strict=True):
         runs = method.runs
         accuracies = (
             [run.target_accuracy for run in runs],
             [chosen.accuracy for _, chosen in map(choice_of, method.entries) if chosen],
             [oracle.accuracy for run in runs if (oracle := chosen_round(run, "target_accuracy"))],
         )
-        last = [last_values(runs, column) for column in columns]
-        results = (
-            map(spread, accuracies) if labelled else [f"{fmean(seconds):.3g}" if seconds else "-" for seconds in last]
-        )
-        costs = [f"{fmean(run.megabytes for run in runs):.1f}", f"{fmean(run.seconds for run in runs):.1f}"]
-        rows.append([method.label[:34], str(len(runs)), *results, *costs])
+        last = (spread(last_values(runs, column), percent=False) for column in columns)
+        rows.append([method.label[:34], str(len(runs)), *(map(spread, accuracies) if labelled else last), *costs[1:]])
+    return rows
+
+
+def _labelled_cells(report: Report) -> list[list[str]]:
+    """Without a target: the scores by which models are judged, in the round that each run chose."""
+    columns = [column for column in TESTED[report.metric] if report.measured(column)][:_MOST_SCORES]
+    rows = [["method", "seeds", *map(score_heading, columns), "MB", "seconds"]]
+    for method, costs in zip(report.methods, cost_cells(report), strict=True):
+        cells = [score_cell(method.entries, column) for column in columns]
+        rows.append([method.label[:34], str(len(method.runs)), *cells, *costs[1:]])
     return rows
 
 
@@ -137,7 +148,7 @@ def _draw_table(axes: Axes, cells: Sequence[Sequence[str]]) -> None:
     axes.set(xlim=(0, 1), ylim=(len(cells), 0))
     axes.set_axis_off()
     for number, row in enumerate(cells):
-        for cell, right in zip(row, (0.0, 0.34, 0.50, 0.68, 0.81, 0.90, 1.0), strict=True):
+        for cell, right in zip(row, (*_PLACES[: len(row) - 2], *_PLACES[-2:]), strict=True):
             colour, side = INK if number else FAINT, "right" if right else "left"
             axes.text(right, number + 0.5, cell, fontsize=_TEXT, ha=side, va="center", color=colour)
 
@@ -145,8 +156,8 @@ def _draw_table(axes: Axes, cells: Sequence[Sequence[str]]) -> None:
 def _plots(report: Report) -> list[Plot]:
     strokes = method_strokes(report)
     plots = []
-    main = _MAIN if report.has_target else (*_MAIN, *_WITHOUT_TARGET)
-    for column, (title, unit) in COLUMNS.items():
+    main = _MAIN if report.has_target else ("consensus_gap", "source_auroc", *TESTED[report.metric])
+    for column, (title, unit) in columns_of(report).items():
         curves = method_curves(report, column, 100.0 if unit == "%" else 1.0)
         if curves:
             lines = [(curve, strokes[number], None) for number, curve in curves.items()]
@@ -220,11 +231,12 @@ def _map(points: Array, domains: Array) -> Callable[[Axes], None]:
 
 
 def _confusions(report: Report) -> list[Plot]:
+    domain, words = ("target", "target classes") if report.has_target else ("source", "classes of test rows")
     plots = []
     for entry in _first_methods(report):
-        counts = entry.tensors.get("confusion_target")
+        counts = entry.tensors.get(f"confusion_{domain}")
         if counts is not None and counts.ndim == 2 and counts.sum() > 0:
-            plots.append(Plot(f"target classes: {entry.run.label[:30]}", _matrix(counts, entry)))
+            plots.append(Plot(f"{words}: {entry.run.label[:30]}", _matrix(counts, entry)))
     return plots
 
 
@@ -259,10 +271,11 @@ def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
         roc = [(ranked.roc, stroke) for ranked, stroke in found if ranked.roc is not None]
         if not roc:
             continue
-        only = found[0][0] if len(found) == 1 else None
+        only, of = found[0][0] if len(found) == 1 else None, name_rows(rows, report)
+        where = f", {rows}" if report.has_target else ""
         plots.append(
             Plot(
-                f"ROC, {rows} test rows" if only is None else f"AUROC {only.describe_auroc()}, {rows}",
+                f"ROC, {of}" if only is None else f"AUROC {only.describe_auroc()}{where}",
                 _curves(roc, (0.0, 1.0), ("false positive rate", "true positive rate")),
                 main,
             )
@@ -275,7 +288,7 @@ def _rankings(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
         ]
         plots.append(
             Plot(
-                f"precision, {rows} test rows" if only is None else f"AP {only.describe_average_precision()}, {rows}",
+                f"precision, {of}" if only is None else f"AP {only.describe_average_precision()}{where}",
                 _curves(precision, (share, share), ("recall", "precision"), steps=True),
                 main,
             )
@@ -303,41 +316,39 @@ def _curves(
 
 
 def _sites(report: Report, strokes: Sequence[Stroke]) -> list[Plot]:
-    """Sites and other groups by accuracy, of the first methods."""
+    """Sites and other groups by the score that is told first, of the first methods."""
     colours = {method.first.run.label: stroke.colour for method, stroke in zip(report.methods, strokes, strict=True)}
-    main = not report.has_target
-    return [
-        Plot(
-            f"accuracy, {SITE_ROWS[rows]}: {entry.run.label[:26]}",
-            _dots(entry.sites[rows], colours[entry.run.label]),
-            main,
-        )
-        for entry in _first_methods(report)
-        for rows in SITE_ROWS
-        if rows in entry.sites
-    ] + [
-        Plot(
-            f"accuracy by {evaluated_group.words}: {evaluated_group.method.label}"[:52],
-            _dots(evaluated_group.evaluation.scores, strokes[evaluated_group.number].colour),
-            main,
-        )
-        for evaluated_group in evaluated_groups(report)[:_MOST_GROUPED]
-    ]
+    main, by = not report.has_target, groups_by(report.metric)
+    plots = []
+    for entry in _first_methods(report):
+        for rows in (rows for rows in SITE_ROWS if rows in entry.sites):
+            kind, draw = _dots(entry.sites[rows], by, colours[entry.run.label])
+            plots.append(Plot(f"{kind.name}, {name_rows(rows, report)}: {short_name(entry.run.label)}", draw, main))
+    for group in evaluated_groups(report)[:_MOST_GROUPED]:
+        kind, draw = _dots(group.evaluation.scores, by, strokes[group.number].colour)
+        plots.append(Plot(f"{kind.name} by {group.words}: {group.method.label}"[:52], draw, main))
+    return plots
 
 
-def _dots(grouped: GroupedScores, colour: str) -> Callable[[Axes], None]:
+def _dots(grouped: GroupedScores, by: By, colour: str) -> tuple[Kind, Callable[[Axes], None]]:
+    """A dot with its interval for each group, by AUROC if that is asked for and known; and which score it is."""
+    kind = AUROC if by == "auc" and grouped.mean_auc is not None else ACCURACY
+    shown = worst_and_best([group for group in grouped.ordered(kind.by).groups if kind.of(group)])
+
     def draw(axes: Axes) -> None:
         quiet(axes)
-        shown = worst_and_best(grouped.groups)
         for place, group in enumerate(shown):
-            if not isinstance(group, int):
-                axes.plot(np.multiply(100, group.accuracy_interval), (place, place), color=colour, linewidth=0.9)
-                axes.plot(100 * group.accuracy, place, color=colour, marker="o", markersize=3)
-        axes.axvline(100 * grouped.mean_accuracy, color=FAINT, linewidth=0.8, linestyle=(0, (4, 2)))
+            if not isinstance(group, int) and (scored := kind.of(group)):
+                axes.plot(np.multiply(kind.times, scored[1]), (place, place), color=colour, linewidth=0.9)
+                axes.plot(kind.times * scored[0], place, color=colour, marker="o", markersize=3)
+        mean = kind.mean(grouped)
+        if mean is not None:
+            axes.axvline(kind.times * mean, color=FAINT, linewidth=0.8, linestyle=(0, (4, 2)))
         names = [f"{group} others" if isinstance(group, int) else short_name(group.name, 16) for group in shown]
         axes.set_yticks(range(len(shown)), names)
         axes.set_ylim(len(shown) - 0.5, -0.5)
         axes.tick_params(axis="both", labelsize=min(_SMALL, 90 / len(shown)), pad=2)
-        axes.xaxis.set_major_formatter("{x:g}%")
+        axes.xaxis.set_major_locator(MaxNLocator(6))
+        axes.xaxis.set_major_formatter("{x:g}%" if kind.unit else "{x:.2f}")
 
-    return draw
+    return kind, draw

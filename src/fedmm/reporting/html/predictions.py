@@ -9,7 +9,8 @@ import io
 import numpy as np
 from markupsafe import Markup
 
-from fedmm.reporting.html.charts import Chart, Figure, plain, round_off
+from fedmm.reporting.html.charts import Chart, Figure, align, plain, round_off
+from fedmm.reporting.html.chosen import describe_model
 from fedmm.reporting.html.collect import Entry, Report
 from fedmm.reporting.html.parts import (
     Card,
@@ -59,7 +60,7 @@ def confusion_section(report: Report) -> Section:
     )
     words = (
         "Rows are the true classes of the test rows, columns what was predicted; each row adds up to 100%. "
-        "From the run with the first seed, after its last round."
+        f"{describe_model(report)}"
     )
     if "target" not in domains and report.has_target:
         words += " Source rows only: there are no target labels."
@@ -111,7 +112,7 @@ def sample_section(report: Report) -> Section:
         Text(
             f"{which} that were picked by chance, and the likeliest class by each method with its probability. A tick "
             "is a right prediction, a cross a wrong one; rows without known labels have neither. Numbers of a table "
-            "are shown as the network sees them: scaled."
+            f"are shown as the network sees them: scaled. {describe_model(report)}"
         )
     ]
     for members in groups.values():
@@ -157,9 +158,10 @@ def _rows(shown: dict[int, Entry], labels: dict[int, str]) -> HtmlTable:
     columns = first.headings[:width] if len(first.headings) >= width else [f"x{place + 1}" for place in range(width)]
     headings: list[object] = ["row", *columns, *(["class"] if known else [])]
     headings += [name_method(number, label) for number, label in labels.items()]
+    numbers = [align(column.tolist()) for column in x[:_MOST_ROWS].T]
     rows: list[list[object]] = []
     for row in range(min(len(x), _MOST_ROWS)):
-        cells: list[object] = [row + 1, *(f"{value:.3g}" for value in x[row])]
+        cells: list[object] = [row + 1, *(column[row] for column in numbers)]
         cells += [first.name_of(int(true[row])) if true[row] >= 0 else "-"] if known else []
         rows.append([*cells, *(_describe_prediction(entry, row) for entry in shown.values())])
     return HtmlTable(headings, rows, "rows and their predictions")

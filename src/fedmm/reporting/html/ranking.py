@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fedmm.reporting.html.charts import Chart, Figure, Lines, plain, round_off
-from fedmm.reporting.html.collect import Report
+from fedmm.reporting.html.chosen import describe_model
+from fedmm.reporting.html.collect import Report, name_rows
 from fedmm.reporting.html.parts import ChartGrid, HtmlTable, Part, Section, Text, absent, name_method
 from fedmm.reporting.read import Array
 from fedmm.reporting.tested import SETS, Ranked
@@ -30,7 +31,7 @@ def ranking_section(report: Report, lines: Lines) -> Section:
     of = f"class {second.pop()!r}" if len(second) == 1 else "the second class"
     words = (
         f"How test rows of {of} are ranked above the others, over all thresholds of its probability. Dashed lines are "
-        "chance; intervals are 95%. From the run with the first seed, after its last round."
+        f"chance; intervals are 95%. {describe_model(report)}"
     )
     return Section("ranking", title, [Text(words), *parts])
 
@@ -48,7 +49,7 @@ def _of_rows(rows: str, found: Mapping[int, Ranked], report: Report, lines: Line
             ]
             for number, ranked in found.items()
         ],
-        f"areas under the curves of {rows} test rows",
+        f"areas under the curves of {name_rows(rows, report)}",
     )
     curves: dict[str, dict[int, list[list[float]]]] = {
         "roc": {number: ranked.roc.tolist() for number, ranked in found.items() if ranked.roc is not None},
@@ -59,7 +60,7 @@ def _of_rows(rows: str, found: Mapping[int, Ranked], report: Report, lines: Line
         },
     }
     if not all(curves.values()):
-        return [Text(f"Of {rows} test rows, no curves were kept, as with run.keep_rows = false:"), table]
+        return [Text(f"Of {name_rows(rows, report)}, no curves were kept, as with run.keep_rows = false:"), table]
     charts = [_chart(name, rows, drawn, found, report, lines) for name, drawn in curves.items()]
     return [ChartGrid(charts), table]
 
@@ -109,11 +110,12 @@ def _chart(
         "hovermode": "closest",
     }
     ends = "; ".join(f"{report.methods[number].label} has {area} {words}" for number, words in list(told.items())[:8])
+    of = name_rows(rows, report)
     only = f": {area} {next(iter(told.values()))}" if len(told) == 1 else ""
     return Chart(
         f"{name}-{rows}",
-        f"{title}, {rows} test rows{only}",
-        f"Line chart of {up} by {across} on {rows} test rows: {ends}.",
+        f"{title}, {of}{only}",
+        f"Line chart of {up} by {across} on {of}: {ends}.",
         {"": {"data": data, "layout": layout}},
         _HEIGHT,
     )

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from fedmm.reporting.html.collect import Entry, Report, differing, shown
+from fedmm.reporting.html.collect import Entry, Report
+from fedmm.reporting.html.configurations import differing, shown
 from fedmm.reporting.html.parts import Details, HtmlTable, Listing, Part, Section, Text, absent
 
 _MOST_COLUMNS = 24

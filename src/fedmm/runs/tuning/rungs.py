@@ -12,7 +12,7 @@ import torch
 
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.config.toml import write_toml
-from fedmm.core.errors import Say, require
+from fedmm.core.errors import Say, count_of, require
 from fedmm.core.files import atomic_write, write_json
 from fedmm.core.options import DEFAULT_VALIDATOR, TrainOptions
 from fedmm.runs.build import DataCache
@@ -198,7 +198,7 @@ class Halving:
         again = ", from the start, since schedules depend on the number of rounds" if number else ""
         self.say(
             f"rung {number + 1} of {len(self.state.plan)}: {len(labels)} candidates, {rung.rounds} rounds, "
-            f"{rung.seeds} seed(s){again}"
+            f"{count_of(rung.seeds, 'seed')}{again}"
         )
         folder = self._folder(number)
         summary, names = self._sweep(labels, rung, folder)
