@@ -135,7 +135,7 @@ def _cell(candidate: str, runs: list[dict[str, Any]], columns: tuple[str, str]) 
         words = f"{100 * sum(first) / len(own):.1f} ({100 * min(first):.1f} to {100 * max(first):.1f})"
         words += f", {fell} fell" if fell else ""
     else:
-        words = f"{min(first):.2f} to {max(first):.2f}, {sum(second) / len(own):.2f}"
+        words = f"{max(min(first), 0.0):.2f} to {max(first):.2f}, {sum(second) / len(own):.2f}"
     return words + (f", {diverged} diverged" if diverged else "")
 
 

@@ -97,6 +97,6 @@ def test_a_class_that_one_site_alone_has_is_a_note(tmp_path: Path, command: Comm
     file.write_text("".join(f"{line[:-1]}{int(line.startswith('b0'))}\n" for line in file.read_text().splitlines()[1:]))
     file.write_text("bank,amount,hour,fraud\n" + file.read_text())
     _, _, toml = init(command, file)
-    assert "note: all rows of '1' are of b0: a model that tells its rows" in " ".join(
+    assert "note: all rows of '1' are at b0: a model that recognises this client's rows" in " ".join(
         command("check", toml).out.split()
     )

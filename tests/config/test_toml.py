@@ -36,7 +36,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path: Path) -> None:
 
 
 def test_a_folder_is_no_file(tmp_path: Path) -> None:
-    assert refused(tmp_path).startswith(f"{tmp_path} cannot be read: ")
+    assert refused(tmp_path) == f"{tmp_path} is a folder; give a TOML file"
 
 
 @pytest.mark.parametrize(

@@ -104,7 +104,7 @@ def test_groups_that_do_not_fit_are_refused(values: dict[str, float], message: s
     ("omega", "psi", "message"),
     [
         (torch.zeros(2, dtype=torch.int64), torch.zeros(2), "'omega' has dtype torch.int64; a float dtype is needed"),
-        (torch.zeros(2), torch.zeros(2, dtype=FLOAT64), "one dtype and device"),
+        (torch.zeros(2), torch.zeros(2, dtype=FLOAT64), "the same dtype and device"),
         ({}, {}, "at least one tensor"),
     ],
 )

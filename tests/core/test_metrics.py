@@ -255,9 +255,9 @@ def test_honest_sums_have_no_flaw(measure: Metric, spread: float) -> None:
 @pytest.mark.parametrize(
     ("measure", "sums", "words"),
     [
-        (Accuracy(), [2.5], "not a number of rows"),
-        (Accuracy(), [11.0], "not a number of rows"),
-        (Accuracy(), [-1.0], "not a number of rows"),
+        (Accuracy(), [2.5], "not valid row counts"),
+        (Accuracy(), [11.0], "not valid row counts"),
+        (Accuracy(), [-1.0], "not valid row counts"),
         (Risk(), [-0.1], "a loss is below 0"),
         (Entropy(), [-0.1], "an entropy is below 0"),
         (Entropy(), [10 * math.log(2) + 0.1], "too large"),
@@ -266,13 +266,13 @@ def test_honest_sums_have_no_flaw(measure: Metric, spread: float) -> None:
         (Information(), [5.0, 5.0, 8.0], "too large"),
         (NuclearNorm(), [4.0, 1.0, 1.0, 5.0], "not probabilities"),
         (NuclearNorm(), [4.0, 2.0, 0.0, 4.0], "not symmetric"),
-        (NeighbourhoodDensity(), [1.0, 10.5], "not a number of rows"),
-        (NeighbourhoodDensity(), [1.0, 12.0], "not a number of rows"),
+        (NeighbourhoodDensity(), [1.0, 10.5], "not valid row counts"),
+        (NeighbourhoodDensity(), [1.0, 12.0], "not valid row counts"),
         (NeighbourhoodDensity(), [50.0, 10.0], "too large"),
         (EmbeddedRisk(), [-11.0, 1.0, 0.0, 20.0, 0.0], "below 0"),
         (EmbeddedRisk(), [0.0, 1.0, -2.0, 1.0, 0.0], "below 0"),
         (EmbeddedRisk(), [9.0, 1.0, 0.0, 1.0, 0.0], "weights are not valid"),
-        (DomainHits(SOURCE), [0.25], "not a number of rows"),
+        (DomainHits(SOURCE), [0.25], "not valid row counts"),
     ],
 )
 def test_sums_that_cannot_be_are_told(measure: Metric, sums: list[float], words: str) -> None:
@@ -296,8 +296,8 @@ def test_the_worst_accuracy_is_that_of_the_worst_site_from_sums_that_stand_side_
     own = WorstAccuracy(1).sums(Seen(logits[2:5], y[2:5], client=torch.zeros(3, dtype=torch.int64)))
     assert own.tolist() == [1.0, 3.0]
     assert WorstAccuracy(1).flaw(own, 3, 2) == ""
-    assert WorstAccuracy(1).flaw(own, 4, 2) == "its rows are others"
-    assert WorstAccuracy(1).flaw(torch.tensor([4.0, 3.0]).double(), 3, 2) == "it is not a number of rows"
+    assert WorstAccuracy(1).flaw(own, 4, 2) == "its number of rows is wrong"
+    assert WorstAccuracy(1).flaw(torch.tensor([4.0, 3.0]).double(), 3, 2) == "its sums are not valid row counts"
     assert WorstAccuracy(1).value(torch.zeros(2), 0).isnan()
     both = torch.stack([sums, torch.tensor([2.0, 2.0, 3.0, 3.0, 0.0, 0.0]).double()])
     assert WorstAccuracy(3).value(both, 6).tolist() == pytest.approx([1 / 3, 1.0])

@@ -11,7 +11,7 @@ import pytest
 
 from fedmm import FedmmError, TrainOptions
 from fedmm.core.options import Affects, options_that_affect
-from fedmm.reporting.html.collect import _ALIKE
+from fedmm.reporting.html.configurations import _ALIKE
 from fedmm.training.fingerprint import _MAY_DIFFER, differences
 
 PLACES = {

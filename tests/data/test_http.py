@@ -196,7 +196,7 @@ def test_a_server_that_never_ends_is_cut(one: Download, site: Site, how: str, si
         seen += moved
         most = max(most, seen)
 
-    with pytest.raises(FedmmError, match=f"it sends more than {bound} bytes"):
+    with pytest.raises(FedmmError, match=f"it sent more than {bound} bytes"):
         download(one.folder, file, count, replace(HURRIED, most=2_000_000))
     assert len(site.requests) == 1
     assert (one.there, seen) == ({}, 0)

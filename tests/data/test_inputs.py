@@ -95,7 +95,7 @@ def test_an_archive_may_have_labels_by_name(tmp_path: Path) -> None:
         ({"x": np.zeros((2, 5), np.uint8)}, "uint8 values; the model was trained on numbers"),
         ({"x": np.full((2, 5), np.nan)}, "NaN or infinite in row 0"),
         ({"x": np.array([["a"] * 5])}, "must hold numbers"),
-        ({"x": np.zeros((2, 5)), "y": np.zeros(3)}, "2 rows; give one label a row"),
+        ({"x": np.zeros((2, 5)), "y": np.zeros(3)}, "2 rows; give one label per row"),
         ({"x": np.zeros((2, 5)), "y": np.array([0.5, 1])}, "use whole numbers or text"),
         ({"x": np.array([{}, {}])}, "never unpickled"),
         ({"x": np.zeros(5)}, r"it must be \[rows, ...\]"),

@@ -42,18 +42,18 @@ def _quick(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("[" * 30_000 + "]" * 30_000, "nested more than 8 deep"),
-        ('{"a":' * 9 + "1" + "}" * 9, "nested more than 8 deep"),
-        ("[" * 9, "nested more than 8 deep"),
+        ("[" * 30_000 + "]" * 30_000, "nested more than 8 levels deep"),
+        ('{"a":' * 9 + "1" + "}" * 9, "nested more than 8 levels deep"),
+        ("[" * 9, "nested more than 8 levels deep"),
         ('"' + "x" * (1 << 16) + '"', "65538 bytes of JSON, but at most 65536 are accepted"),
-        ("[NaN]", "NaN is no number"),
-        ("[-Infinity]", "-Infinity is no number"),
+        ("[NaN]", "NaN is not a number"),
+        ("[-Infinity]", "-Infinity is not a number"),
         ("[1" + "0" * 5000 + "]", "is not valid JSON"),
         ('{"a": 1', "is not valid JSON"),
         ("", "is not valid JSON"),
         ('"\ud800', "is not valid JSON"),
-        (7, "is no text"),
-        (None, "is no text"),
+        (7, "is not text"),
+        (None, "is not text"),
     ],
 )
 def test_json_of_a_site_is_bounded_before_it_is_parsed(text: object, words: str) -> None:
@@ -79,7 +79,7 @@ def test_a_site_info_travels() -> None:
     ("changes", "words"),
     [
         ({"shape": [200_000] * 9}, "not a list of at most 8 whole numbers"),
-        ({"shape": []}, r"the shape \[\]"),
+        ({"shape": []}, r"have shape \[\]"),
         ({"shape": [3, 0]}, "sizes from 1 to"),
         ({"shape": [3, -4]}, "sizes from 1 to"),
         ({"shape": [3, 1 << 40]}, "sizes from 1 to"),
@@ -89,8 +89,8 @@ def test_a_site_info_travels() -> None:
         ({"source": False, "target": False}, "neither source nor target"),
         ({"source": 1}, "whether 'source' is true or false"),
         ({"bytes": None}, "whether 'bytes' is true or false"),
-        ({"batch": [1]}, "where two numbers are read"),
-        ({"batch": [1, -1]}, "where two numbers are read"),
+        ({"batch": [1]}, "which must be two numbers"),
+        ({"batch": [1, -1]}, "which must be two numbers"),
         ({"batch": [[1], 1]}, "whole numbers"),
         ({"input_sum": "a"}, "not a finite number"),
         ({"input_sum": 10**400}, "not a finite number"),
@@ -159,16 +159,16 @@ def test_sums_of_inputs_have_to_be_possible(as_bytes: bool, total: float, count:
 
 def test_domains_that_the_experiment_lists_are_compared() -> None:
     expected = replace(EXPECTED, domains={"a": "source"})
-    assert "the experiment expects source rows alone there" in expected.flaw("a", GOOD)
+    assert "the experiment expects only source rows there" in expected.flaw("a", GOOD)
     assert not expected.flaw("b", GOOD)
 
 
 CARDS: list[tuple[Any, str]] = [
-    (lambda info: "[" * 30_000, "is nested more than 8 deep"),
+    (lambda info: "[" * 30_000, "is nested more than 8 levels deep"),
     (lambda info: json.dumps({**info, "shape": [200_000, 200_000]}), "the experiment has rows of numbers of shape"),
-    (lambda info: json.dumps({**info, "batch": [1, math.inf]}), "Infinity is no number"),
-    (lambda info: json.dumps({**info, "input_sum": math.nan}), "NaN is no number"),
-    (lambda info: json.dumps({**info, "input_sum": 1e250}), "cannot be of 19008 inputs"),
+    (lambda info: json.dumps({**info, "batch": [1, math.inf]}), "Infinity is not a number"),
+    (lambda info: json.dumps({**info, "input_sum": math.nan}), "NaN is not a number"),
+    (lambda info: json.dumps({**info, "input_sum": 1e250}), "cannot be that of 19008 inputs"),
     (lambda info: "x" * 60_000, "is not valid JSON"),
 ]
 
@@ -237,7 +237,9 @@ def test_a_run_begins_with_a_quorum_and_the_others_join_later(tmp_path: Path) ->
     counted = [row["clients"] for row in rounds(tmp_path)]
     assert counted[:2] == [1, 1]
     assert counted[-1] == 2
-    assert "the run continues without target-1, who may join later; until then no round waits for them" in log(tmp_path)
+    assert "the run continues without target-1, which may join later; until then no round waits for them" in log(
+        tmp_path
+    )
     assert "site 'target-1' joins the run, which started without it" in log(tmp_path)
     assert not (tmp_path / "runs" / "one" / "refused.jsonl").exists()
     info = sites_file(tmp_path)["target-1"]
@@ -297,7 +299,7 @@ def test_where_too_few_come_the_reasons_are_told(tmp_path: Path) -> None:
     grid = grid_of(tmp_path, each)
     spoil_info(grid, names[1], lambda info: "[" * 3000)
     grid.files = {node: file for node, file in grid.files.items() if file.stem in names[:2]}
-    words = rf"the run starts with 2 sites, but 1 came \({names[1]} was turned away: .* nested more than 8 deep\)"
+    words = rf"the run starts with 2 sites, but 1 came \({names[1]} was turned away: .* nested more than 8 levels"
     with pytest.raises(FedmmError, match=words):
         serve(grid, served(tmp_path, each, min_sites=2, enrol_seconds=0.1))
 
@@ -317,7 +319,7 @@ def test_a_late_site_that_holds_other_rows_than_listed_is_turned_away(tmp_path: 
     grid = late_grid(tmp_path, each, {"target-1": 1})
     spoil_info(grid, "target-1", lambda info: json.dumps({**info, "source": True, "target": False}))
     serve(grid, served(tmp_path, each, min_sites=1))
-    assert "it holds other domains (source) than the run started with (target)" in log(tmp_path)
+    assert "it holds other domains (source) than when the run started (target)" in log(tmp_path)
     assert [row["clients"] for row in rounds(tmp_path)] == [1] * 4
 
 
@@ -372,5 +374,5 @@ def test_a_damaged_list_of_sites_is_named(tmp_path: Path) -> None:
 
 
 def test_a_packed_card_without_a_site_info_is_refused() -> None:
-    with pytest.raises(Malformed, match="is no text"):
+    with pytest.raises(Malformed, match="is not text"):
         read_site_info(Packed({}, {"site": "a"}, {}))

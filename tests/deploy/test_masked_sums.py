@@ -169,7 +169,7 @@ def test_fewer_sites_than_they_ask_for_have_no_sum(tmp_path: Path) -> None:
     grid = SitesGrid(site_files(tmp_path / "sites", each, least=4))
     grid.hanging = {"target-1"}
     serve(grid, served(tmp_path, each, patience=2.0))
-    assert "it helps to open sums of at least 4 updates, and this one has 3" in log(tmp_path)
+    assert "it helps to open sums of at least 4 updates, but this one has 3" in log(tmp_path)
     assert "0 counted" in log(tmp_path)
 
 
@@ -206,7 +206,7 @@ def test_a_key_that_the_server_made_up_is_refused_by_every_site(tmp_path: Path) 
     forged.write_text(text.replace('peers = "peers/', 'peers = "../peers/').replace('"state/', '"../forged-state/'))
     grid.files = {node: forged if file == honest else file for node, file in grid.files.items()}
     serve(grid, served(tmp_path, each, patience=2.0))
-    assert "the key for masks of 'target-1' is not signed by the key that this site has for 'target-1'" in log(tmp_path)
+    assert "the mask key of 'target-1' is not signed with the key that this site holds for 'target-1'" in log(tmp_path)
     assert "0 counted" in log(tmp_path)
 
 

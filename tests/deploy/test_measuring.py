@@ -453,7 +453,7 @@ def test_rows_are_held_back_where_that_makes_sense(tmp_path: Path) -> None:
 
     with pytest.raises(FedmmError, match=r"validation_rows must be 0 or at least policy.min_rows \(20\), not 5"):
         with_rows(5)
-    with pytest.raises(FedmmError, match="of a share, the experiment's data set says"):
+    with pytest.raises(FedmmError, match="the experiment's data set says which rows are set aside"):
         with_rows(30, kind="share")
     with pytest.raises(FedmmError, match="validation_rows must be below 90, the site's labelled rows, not 90"):
         site_rows(with_rows(90), each)

@@ -186,14 +186,14 @@ def test_max_rounds_is_kept_by_what_goes_on_after_a_cut(tmp_path: Path, monkeypa
 
 
 def test_too_few_rounds_for_anything_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(FedmmError, match=r"--max-rounds 2 is too few: .* take 3 rounds with 1 seed\(s\)"):
+    with pytest.raises(FedmmError, match=r"--max-rounds 2 is too few: .* take 3 rounds with 1 seed even"):
         serve_tuning(grid_of(tmp_path), request(tmp_path, max_rounds=2))
 
 
 @pytest.mark.parametrize(
     ("change", "options", "sentence"),
     [
-        ({"transmission": {"name": "gaussian"}}, {}, "adds noise to updates, and the validators that tuning goes by"),
+        ({"transmission": {"name": "gaussian"}}, {}, "adds noise to updates, but the validators that tuning goes by"),
         ({"run": {**TABLES["run"], "probe_rows": 0}}, {}, "run.probe_rows must be above 0"),
         ({}, {"seeds": 0}, "seeds must be from 1"),
         ({}, {"minutes": 0.0}, "minutes must be above 0"),

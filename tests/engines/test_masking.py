@@ -215,7 +215,7 @@ def forged(sites: Sites, how: str) -> dict[str, SignedKey]:
 )
 def test_a_key_that_the_server_made_up_is_refused_by_the_site(how: str) -> None:
     sites = Sites(NAMES)
-    with pytest.raises(FedmmError, match="key for masks of 'b' is not signed"):
+    with pytest.raises(FedmmError, match="mask key of 'b' is not signed"):
         sites.masks()["a"].masked(invitation(), updates()["a"], forged(sites, how))
 
 
@@ -271,7 +271,7 @@ def test_one_mask_hides_one_update() -> None:
         lambda: masks["a"].masked(invitation(), updates(1)["a"], sites.offer),
         lambda: masks["a"].masked(invitation(), plain["a"], {n: k for n, k in sites.offer.items() if n != "d"}),
     ):
-        with pytest.raises(FedmmError, match="does not mask a second one"):
+        with pytest.raises(FedmmError, match="will not mask a second one"):
             other()
 
 

@@ -132,7 +132,7 @@ class Lying(Exchange):
 LIES = [
     ({"loss": math.nan}, "its 'loss' is not finite"),
     ({"loss": -math.inf}, "its 'loss' is not finite"),
-    ({"loss": 1e200}, "its 'loss' is 1e+200, which is too large a number"),
+    ({"loss": 1e200}, "its 'loss' is 1e+200, which is too large"),
     ({}, "its update lacks the number 'loss'"),
     ({"loss": 1.0, "more": 1.0}, "its update holds an unknown number 'more'"),
 ]

@@ -170,8 +170,8 @@ def test_what_is_no_backbone_is_refused_in_one_sentence(own: Path, backbone: str
 
 def test_rows_that_it_does_not_take_are_refused(own: Path) -> None:
     assert "does not take rows of shape [5]" in refusal((5,), backbone="own_net:make")
-    assert "for pictures of 3 channels" in refusal((5,), backbone="own_net:lazy", normalise="imagenet")
-    assert "frozen names 'layer', no part of" in refusal(
+    assert "needs pictures with 3 channels" in refusal((5,), backbone="own_net:lazy", normalise="imagenet")
+    assert "frozen names 'layer', which is not a part of" in refusal(
         backbone="own_net:make", frozen=("layer",), batch_norm="frozen"
     )
     assert "pretrained is for timm and torchvision" in refusal(backbone="own_net:make", pretrained=True)
@@ -223,7 +223,7 @@ def test_words_choose_the_layers_of_a_network_of_timm() -> None:
     features = Backbone(backbone="timm:test_resnet", options={"act_layer": "gelu"}).build((3, 32, 32), 2, 0).features
     assert any("gelu" in type(layer).__name__.lower() for layer in features.modules())
     for option in ("act_layer", "norm_layer", "global_pool"):
-        assert "cannot be made" in refusal(backbone="timm:test_resnet", options={option: "os.system"})
+        assert "cannot be built" in refusal(backbone="timm:test_resnet", options={option: "os.system"})
 
 
 def test_networks_of_timm_by_their_names() -> None:

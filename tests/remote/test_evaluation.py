@@ -186,7 +186,7 @@ def changed(*by: float) -> Packed:
         (changed(-20, 0, 0, 0), "over -10 rows"),
         (changed(0.5, 0, 0, 0), "over 10.5 rows"),
         (changed(-10, 0, 0, 0), "its entropy has sums over no rows"),
-        (changed(0, 0, 0, 7), "its sums for accuracy cannot be of 10 rows: it is not a number of rows"),
+        (changed(0, 0, 0, 7), "its sums for accuracy cannot be of 10 rows: its sums are not valid row counts"),
     ],
 )  # fmt: skip
 def test_what_a_site_may_not_answer_is_refused_with_a_reason(answer: Packed | None, words: str) -> None:

@@ -359,7 +359,7 @@ def test_clients_have_the_configuration_of_who_started_them(tmp_path: Path, monk
 def test_a_command_of_nvflare_that_does_not_end_is_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(job, "_COMMAND_SECONDS", 0.05)
     with pytest.raises(
-        FedmmError, match=r"^`nvflare poc --help` did not end within 0\.05 seconds; .*nvflare\.log may say"
+        FedmmError, match=r"^`nvflare poc --help` did not finish within 0\.05 seconds; .*nvflare\.log may say"
     ):
         job.Place(tmp_path)._nvflare("poc", "--help")
 
@@ -396,8 +396,11 @@ def test_messages_are_the_same_after_the_journey() -> None:
 
 
 def test_what_is_no_message_is_refused() -> None:
-    with pytest.raises(Malformed, match="no data exchange object"):
+    with pytest.raises(Malformed, match="did not send a data exchange object"):
         to_packed(Shareable())
-    for arrays, about, sentence in (({"z": [1.0]}, {}, "its 'z' is no array"), ({}, 3, "what its message is about")):
+    for arrays, about, sentence in (
+        ({"z": [1.0]}, {}, "its 'z' is not an array"),
+        ({}, 3, "what its message is about"),
+    ):
         with pytest.raises(Malformed, match=sentence):
             to_packed(to_shareable(Packed(arrays, about, {})))  # type: ignore[arg-type]

@@ -47,7 +47,7 @@ def write(tmp_path: Path, text: str) -> Path:
     ("old", "new", "words"),
     [
         ('name = "clinic-a"\n', "", "site.name is missing"),
-        ('name = "clinic-a"', 'name = " "', "site.name must say what the site is called"),
+        ('name = "clinic-a"', 'name = " "', "site.name must not be empty"),
         ('name = "clinic-a"', "name = 3", "site.name must be text, not 3"),
         ("[site]", "[sight]", "unknown section of .* 'sight'; did you mean 'site'"),
         ("kind", "kin", r"unknown key in \[data\] 'kin'; did you mean 'kind'"),
@@ -58,7 +58,7 @@ def write(tmp_path: Path, text: str) -> Path:
         ("labels = [0, 2]", 'features = "age"', "data.features must be a list of words"),
         ('kind = "npz"', 'kind = "table"', "data.features must list the columns of the table that may be learnt from"),
         ('kind = "npz"', 'kind = "table"\nfeatures = ["a"]', "data.label must name the column of classes"),
-        ('kind = "npz"', 'kind = "table"\nfeatures = ["a"]\nlabel = "a"', "data.features names the column of labels"),
+        ('kind = "npz"', 'kind = "table"\nfeatures = ["a"]\nlabel = "a"', "data.features names the label column"),
         ('state = "kept"', "descriptions = -1", "site.descriptions must be 0 or more"),
         ('path = "rows.npz"\n', "", "data.path must say where the npz rows are"),
         ('domain = "source"', 'domain = "sauce"', "data.domain must be one of source, target, both, not 'sauce'"),
@@ -92,7 +92,7 @@ def test_min_rows_has_an_older_name(tmp_path: Path) -> None:
     older = GOOD.replace('state = "kept"', "min_rows = 7")
     assert read_site(write(tmp_path, older)).policy.min_rows == 7
     assert read_site(write(tmp_path, f"{older}\n[policy]\nmin_rows = 7\n")).policy.min_rows == 7
-    with pytest.raises(FedmmError, match=r"site.min_rows = 7 is an older name of policy.min_rows, which is 8"):
+    with pytest.raises(FedmmError, match=r"site.min_rows = 7 is the old name of policy.min_rows, which is 8"):
         read_site(write(tmp_path, f"{older}\n[policy]\nmin_rows = 8\n"))
 
 

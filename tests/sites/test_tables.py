@@ -226,7 +226,7 @@ def test_words_that_are_no_category_are_told_as_about_how_many_rows(tmp_path: Pa
     [
         (lambda frame: frame.assign(diagnosis="secret"), {}, "south has labels that are not a class of the experiment"),
         (lambda frame: frame.assign(diagnosis=["ill"] * 44 + [""]), {}, "south has rows without label"),
-        (lambda frame: frame, {"label": "outcome"}, "south has no column with the labels that its file names"),
+        (lambda frame: frame, {"label": "outcome"}, "south has no label column of the name that its file gives"),
         (lambda frame: frame, {"separator": ";"}, "south has a table that cannot be read as its file says"),
         (lambda frame: frame, {"features": ["age", "crp", "ward"]}, "south has no column 'sex'"),
         (lambda frame: frame, {"rename": {"comment": "age"}}, "south has a table that cannot be read"),
@@ -248,7 +248,7 @@ def test_sites_without_tables_and_experiments_without_columns_do_not_go_together
     pictures = agreed(data={"features": [], "categories": {}, "shape": [4]})
     asked = Packed({}, {"run": "one", "experiment": experiment_text(pictures)}, {})
     for kind in (INTRODUCE, DESCRIBE):
-        with pytest.raises(FedmmError, match="has a table, but the experiment's data names no features"):
+        with pytest.raises(FedmmError, match="has a table, but the experiment names no columns of tables"):
             work(kind, asked)
     np.savez(tmp_path / "rows.npz", target_x=np.zeros((30, 7), np.float32))
     file = tmp_path / "npz.toml"
@@ -257,7 +257,7 @@ def test_sites_without_tables_and_experiments_without_columns_do_not_go_together
         '[superlink]\naddress = "127.0.0.1:1"\ninsecure = true\n'
     )
     asked = Packed({}, {"run": "one", "experiment": experiment_text(agreed())}, {})
-    with pytest.raises(FedmmError, match="the experiment is one of tables, and this site's data is not"):
+    with pytest.raises(FedmmError, match="the experiment is for tables, but this site's data is not a table"):
         SiteWork(read_site(file))(INTRODUCE, asked)
 
 
@@ -303,9 +303,9 @@ def test_a_site_encodes_no_other_columns_than_the_agreed_ones(tmp_path: Path) ->
         ('[{"name": "comment", "levels": []}]', "a column, or categories"),
         ('[{"name": "sex", "levels": ["f"]}]', "a column, or categories"),
         ('[{"name": "age", "levels": []}, {"name": "age", "levels": []}]', "a column twice"),
-        ("[" * 30_000, "did not say how columns become numbers"),
-        ('{"name": 3}', "did not say how columns become numbers"),
-        ('[{"name": "age", "levels": [], "deviation": 0}]', "did not say how columns become numbers"),
+        ("[" * 30_000, "sent no valid encoding of columns"),
+        ('{"name": 3}', "sent no valid encoding of columns"),
+        ('[{"name": "age", "levels": [], "deviation": 0}]', "sent no valid encoding of columns"),
     ):
         with pytest.raises(FedmmError, match=words):
             site_rows(config, agreed(), told)
@@ -383,17 +383,17 @@ def claims(shape: tuple[int, ...]) -> Callable[[RecordDict], None]:
         (cell(0, 2, -3), "south: its report on column 'age' is impossible: it counts -3 numbers"),
         (
             cell(1, 4, -1.0),
-            "south: what it reports of column 'crp' cannot be: 45 numbers have squared deviations of -1",
+            "south: its report on column 'crp' is impossible: 45 numbers have squared deviations of -1",
         ),
-        (cell(0, 3, 1e308), "south: what it reports of column 'age' cannot be: its numbers are too large"),
-        (cell(0, 4, 1e308), "south: what it reports of column 'age' cannot be: its numbers are too large"),
-        (cell(3, 2, 4), "south: what it reports of column 'sex' cannot be"),
+        (cell(0, 3, 1e308), "south: its report on column 'age' is impossible: its numbers are too large"),
+        (cell(0, 4, 1e308), "south: its report on column 'age' is impossible: its numbers are too large"),
+        (cell(3, 2, 4), "south: its report on column 'sex' is impossible"),
         (array_of(np.zeros((4, 60))), r"south: the sums of its columns are float64 of shape \(4, 60\)"),
-        (array_of(np.zeros(100_000)), "south: it sent 800128 bytes of arrays, where at most 4288 are taken"),
+        (array_of(np.zeros(100_000)), "south: it sent 800128 bytes of arrays, but at most 4288 are accepted"),
         (array_of(np.zeros((4, 6), np.int64)), "south: the sums of its columns are int64"),
         (claims((200_000, 200_000)), "south: it sent an array that cannot be read"),
-        (config_of(site="north"), "south: it answers in the name of 'north'"),
-        (config_of(site=json.dumps([])), "south: it answers in the name of"),
+        (config_of(site="north"), "south: it answers under the name 'north'"),
+        (config_of(site=json.dumps([])), "south: it answers under the name"),
         (config_of(problem="x" * 100_000), r"south: x{100,300}$"),
         (config_of(problem="[" * 30_000), "south: "),
     ],
@@ -500,7 +500,7 @@ def test_where_everybody_has_one_row_the_same_rows_are_kept(tmp_path: Path) -> N
     [
         ({"id": "age"}, "data.id names 'age', which data.features lists"),
         ({"drop": ["Alter"], "rename": {"Alter": "age"}}, "data.drop names 'Alter', which data.features lists"),
-        ({"drop": ["diagnosis"]}, "data.drop names the column of labels, 'diagnosis'"),
+        ({"drop": ["diagnosis"]}, "data.drop names the label column, 'diagnosis'"),
         ({"id": "patient", "drop": ["patient"]}, "data.drop names the column of data.id, 'patient'"),
     ],
 )

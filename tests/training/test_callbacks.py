@@ -59,7 +59,7 @@ def test_the_reason_is_told_in_words() -> None:
     assert stopped == {
         "round": 4,
         "by": "source_risk",
-        "reason": "source_risk was 4 in round 2 and no better in the 2 rounds since",
+        "reason": "source_risk was 4 in round 2 and has not improved in the 2 rounds since",
     }
 
 

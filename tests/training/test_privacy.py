@@ -307,7 +307,7 @@ def test_rows_that_were_made_with_numbers_of_all_clients_are_refused(tmp_path: P
     arrays: dict[str, Any] = {"name": "arrays", "file": str(tmp_path / "rows.npz")}
     named = {"label": "label", "site": "site", "target_sites": ["1"]}
     for data in (arrays, {"name": "table", "file": str(tmp_path / "rows.csv"), **named}):
-        with pytest.raises(FedmmError, match=f"rows of the data set '{data['name']}' are standardised, .* have none"):
+        with pytest.raises(FedmmError, match=f"'{data['name']}' uses means, deviations and words .* carry no noise"):
             prepare(experiment({**TABLES, "data": data}), DataCache())
     prepare(experiment({**TABLES, "data": {**arrays, "standardise": False}}), DataCache())
 

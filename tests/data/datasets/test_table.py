@@ -174,7 +174,7 @@ def test_whole_numbers_as_labels_are_written_as_such(tmp_path: Path) -> None:
         ({"site": "sick"}, "named as two of label, site, domain and id"),
         ({"site": "city"}, "names no site in row 3 of column 'city'"),
         ({"target_sites": ("d",)}, "no row of the site 'd', which data.target_sites names (sites: a, b, c)"),
-        ({"target_sites": ("a",)}, "no label in row 3, which is of the source"),
+        ({"target_sites": ("a",)}, "no label in row 3, which belongs to the source"),
         ({"domain": "city"}, "says 'oslo' in column 'city', row 1; it must say 'source' or 'target'"),
         ({"label": "city"}, "no column to learn from"),
         ({"id": ""}, "column 'pid' holds 22 different words, such as p0, more than most_levels = 20"),
@@ -188,8 +188,8 @@ def test_options_that_do_not_fit_the_table_are_refused(tmp_path: Path, options: 
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        (lambda n, row: [*row[:4], "yes" if n % 3 < 2 else ""], "has one class alone, 'yes'"),
-        (lambda n, row: [*row[:4], "yes"], "no row of the target: none is without label"),
+        (lambda n, row: [*row[:4], "yes" if n % 3 < 2 else ""], "has only one class, 'yes'"),
+        (lambda n, row: [*row[:4], "yes"], "no row of the target: no row lacks a label"),
         (lambda n, row: [*row[:4], ""], "no row of the source"),
         (lambda n, row: [*row[:4], f"{n}.5" if n else ""], "23 different labels in 23 rows"),
         (lambda n, row: [*row[:2], "inf", *row[3:]], "'age' is infinite in row 1"),
@@ -399,7 +399,7 @@ def test_each_site_may_be_scaled_by_its_own_rows(tmp_path: Path) -> None:
         ({"encoding": "klingon"}, "encoding must be a text encoding such as utf-8"),
         ({"encoding": "base64"}, "encoding must be a text encoding such as utf-8"),
         ({"decimal": ";"}, "decimal must be one of"),
-        ({"scaling": "per_site"}, "scaling = 'per_site' needs site"),
+        ({"scaling": "per_site"}, "scaling = 'per_site' needs files, or site"),
     ],
 )
 def test_formats_that_cannot_be_are_refused(options: dict[str, Any], words: str) -> None:

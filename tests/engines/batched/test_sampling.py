@@ -199,7 +199,7 @@ def test_views_of_one_tensor_keep_their_own_rows(other: slice) -> None:
 )
 def test_rows_of_unlike_shape_or_type_are_refused(other: Tensor) -> None:
     held = [HeldRows(x, None, None, (), 4) for x in (rows(1), other)]
-    with pytest.raises(FedmmError, match="must hold rows of one shape and type"):
+    with pytest.raises(FedmmError, match="must hold rows of the same shape and dtype"):
         RowPool(held, CPU)
 
 

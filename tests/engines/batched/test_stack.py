@@ -101,7 +101,7 @@ def test_runs_of_one_algorithm_need_not_stand_together() -> None:
 
 
 def test_replicas_with_unlike_numbers_of_clients_are_refused() -> None:
-    with pytest.raises(FedmmError, match="must have equally many clients"):
+    with pytest.raises(FedmmError, match="must have the same number of clients"):
         stacked([Run(FedSGDA()), Run(FedSGDA(), partition=SourceTarget(1, 2))])
 
 

@@ -41,7 +41,7 @@ def test_a_large_body_travels_in_parts_that_all_sites_share(monkeypatch: pytest.
     assert_alike(read(one), PACKED)
     for name, part in one.config_records.items():
         assert (part.object_id == other.config_records[name].object_id) == (name != "fedmm")
-    with pytest.raises(Malformed, match="where at most 20 are taken"):
+    with pytest.raises(Malformed, match="but at most 20 are accepted"):
         read(one, 20)
     del one["fedmm.part.000001"]
     with pytest.raises(Malformed, match="its arrays do not match"):
@@ -85,8 +85,8 @@ def raw(**values: Any) -> RecordDict:
         (changed(arrays=[["a", "<f4", [1]]]), "more bytes than its arrays have"),
         (changed(arrays=[["a"]] * 3), "its description cannot be read"),
         (changed(arrays=7), "its description cannot be read"),
-        (changed(about={"round": None}), "'round' is neither a number nor a text"),
-        (changed(about={"deep": [1]}), "'deep' is neither a number nor a text"),
+        (changed(about={"round": None}), "'round' is neither a number nor text"),
+        (changed(about={"deep": [1]}), "'deep' is neither a number nor text"),
         (changed(about=[]), "its description cannot be read"),
         (changed(metrics={"loss": "low"}), "'loss' is not a number"),
         (changed(metrics={"loss": True}), "'loss' is not a number"),
@@ -95,7 +95,7 @@ def raw(**values: Any) -> RecordDict:
         (raw(head=b"[" * 30_000), "its description cannot be read"),
         (raw(head=b'{"about":' + b"[" * 30_000 + b"]" * 30_000 + b"}"), "its description cannot be read"),
         (raw(head=b"\xff\xfe"), "its description cannot be read"),
-        (raw(head=b" " * (5 << 20)), "where at most"),
+        (raw(head=b" " * (5 << 20)), "but at most"),
         (raw(head="text"), "not a message of fedmm"),
         (raw(body=b"other"), "its arrays do not match"),
         (RecordDict({"fedmm": ConfigRecord({})}), "not a message of fedmm"),

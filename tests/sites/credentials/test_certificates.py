@@ -81,7 +81,7 @@ def test_certificates_are_for_the_sites_keys_and_for_clients_alone(there: Federa
 def test_what_does_not_fit_is_refused_in_a_sentence(there: Federation, tmp_path: Path) -> None:
     issue_certificates(there.keys, there.certificates)
     authority, keys = there.certificates / "ca.crt", there.keys
-    with pytest.raises(FedmmError, match=r"hospital-a\.pem; the coordinator makes it of the key's \.pub"):
+    with pytest.raises(FedmmError, match=r"hospital-a\.pem; the coordinator makes it from the key's \.pub"):
         client_context(authority, keys / "hospital-a.pem", keys / "hospital-b")
     with pytest.raises(FedmmError, match=r"superlink\.client_certificate cannot be read"):
         client_context(authority, tmp_path / "none.pem", keys / "hospital-b")

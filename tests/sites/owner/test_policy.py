@@ -345,10 +345,10 @@ def test_where_epsilon_is_bounded_nothing_leaves_without_noise(tmp_path: Path) -
     pytest.importorskip("dp_accounting", reason="noise in updates needs fedmm[privacy]")
     plain, noisy = small(run={"rounds": 1}), small(**NOISE)
     config = site(tmp_path, plain, max_epsilon=100.0)
-    assert "its epsilon is infinite" in refused_at_once(config, plain)
+    assert "its epsilon would be infinite" in refused_at_once(config, plain)
     asked = questions(tmp_path / "honest", noisy)
-    assert "its epsilon is infinite" in refusal(config, MEASURE, asked[TRAIN])
-    assert "its epsilon is infinite" in refusal(config, "describe", introduction(noisy))
+    assert "its epsilon would be infinite" in refusal(config, MEASURE, asked[TRAIN])
+    assert "its epsilon would be infinite" in refusal(config, "describe", introduction(noisy))
     assert SiteWork(config)(TRAIN, asked[TRAIN]).arrays
     means = deployed_experiment({**noisy.tables(), "model": {**noisy.tables()["model"], "centre": "train_mean"}})
     assert "centre must be 'none'" in refused_at_once(config, means)

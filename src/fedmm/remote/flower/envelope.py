@@ -103,7 +103,7 @@ def unseal(records: RecordDict, most_bytes: int | None = None) -> Envelope:
     parts = [body, *(_bytes(found[name]) for name in sorted(found) if name.startswith(_PART))]
     size = sum(map(len, parts))
     if most_bytes is not None and size > most_bytes:
-        raise Malformed(f"it sent {size} bytes of arrays, where at most {most_bytes} are taken")
+        raise Malformed(f"it sent {size} bytes of arrays, but at most {most_bytes} are accepted")
     content = b"".join(parts)
     try:
         table = json.loads(head)
@@ -164,7 +164,7 @@ def from_records(records: RecordDict, most_bytes: int | None = None) -> Packed:
     )
     size = sum(len(array.data) for array in arrays.values())
     if most_bytes is not None and size > most_bytes:
-        raise Malformed(f"it sent {size} bytes of arrays, where at most {most_bytes} are taken")
+        raise Malformed(f"it sent {size} bytes of arrays, but at most {most_bytes} are accepted")
     for name, value in metrics.items():
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise Malformed(f"its metric {name!r} is not a number")
