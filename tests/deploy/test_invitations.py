@@ -273,7 +273,7 @@ def test_keys_that_nobody_waits_for_are_refused(there: Federation, tmp_path: Pat
             accept(there, files)
     for content, said in (
         (b"ssh-rsa AAAA b\n", "not a public key"),
-        (generate_node_key("b")[1] * 3, "says that it is"),
+        (generate_node_key("b")[1] * 3, "holds the key of ''"),
         (b"x" * 5000, "has over 4096 bytes"),
     ):
         (tmp_path / "b.pub").write_bytes(content)
