@@ -192,7 +192,7 @@ def test_a_proxy_that_asks_for_certificates_lets_only_sites_in(machine: Machine)
         servers = ssl.create_default_context(cafile=str(authority))
         servers.load_cert_chain(certificates / "server.pem", certificates / "server.key")
         assert answered(servers) == 400  # of the same authority, but for servers
-    with pytest.raises(FedmmError, match=r"is not for superlink\.key"):
+    with pytest.raises(FedmmError, match=r"does not match superlink\.key"):
         client_context(authority, foreign, keys / "hospital-a")
 
 

@@ -104,7 +104,7 @@ def test_records_that_are_too_large_or_malformed_are_refused_and_the_rounds_go_o
     refused = rows(federation, "refused.jsonl")
     assert [(each["client"], each["round"]) for each in refused] == [("target-1", t) for t in range(1, 8)]
     words = [
-        "bytes of arrays, where at most", "it sent 2 records of kind ConfigRecord", "fewer bytes than its arrays have",
+        "bytes of arrays, but at most", "it sent 2 records of kind ConfigRecord", "fewer bytes than its arrays have",
         "of shape (3,)", "it answers in the name of 'source-1'", "its update is for round 5, and this is round 6",
         "is not finite",
     ]  # fmt: skip

@@ -243,7 +243,7 @@ def test_what_a_site_sends_that_is_no_update_is_refused_and_the_round_goes_on(tm
     assert [(each["client"], each["round"]) for each in refused] == [("target-1", t) for t in range(1, 6)]
     for reason, words in zip(
         (each["reason"] for each in refused),
-        ["of shape (3,)", "bytes of arrays, where at most", "2 records of kind ArrayRecord",
+        ["of shape (3,)", "bytes of arrays, but at most", "2 records of kind ArrayRecord",
          "it answers in the name of 'source-1'", "an array that cannot be read"],
         strict=True,
     ):  # fmt: skip
