@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from fedmm.core.signals.groups import By
-from fedmm.core.signals.validators import METRICS
+from fedmm.core.signals.validators import METRICS, metric_trained_for
 
 WEIGHING = ("afl", "drfa", "fedmm_agnostic", "q_ffl")
 """The algorithms that train for the worst-off site."""
@@ -35,11 +35,7 @@ TITLES: Mapping[str, str] = {
 
 def metric_of(algorithm: str, objective: str, best_by: str = "") -> str:
     """Return which of ``METRICS`` a model without a target was trained for or, if that does not say, chosen by."""
-    if objective == "auc":
-        return "auc"
-    if algorithm in WEIGHING:
-        return "worst_site"
-    return next((metric for metric, signals in METRICS.items() if best_by in signals), "accuracy")
+    return metric_trained_for(objective, best_by, weighs_clients=algorithm in WEIGHING)
 
 
 def shared_metric(metrics: Iterable[str]) -> str:

@@ -117,6 +117,15 @@ METRICS: dict[str, tuple[str, ...]] = {
 """For models of labelled rows only: by metric, the validators that measure it, each next one to break ties."""
 
 
+def metric_trained_for(objective: str, best_by: str, *, weighs_clients: bool) -> str:
+    """Return which of ``METRICS`` a model without a target is trained for or, if that does not say, chosen by."""
+    if objective == "auc":
+        return "auc"
+    if weighs_clients:
+        return "worst_site"
+    return next((metric for metric, signals in METRICS.items() if best_by in signals), "accuracy")
+
+
 def validator(name: str, option: str) -> Validator:
     """Return the validator of that name for an option such as ``best_by``; one that uses target labels must say so."""
     if name in VALIDATORS:

@@ -9,10 +9,9 @@ from typing import ClassVar, Protocol
 
 from fedmm.config.schema import SOURCE_ONLY, Experiment
 from fedmm.core.errors import require
-from fedmm.core.signals.validators import METRICS, VALIDATORS
+from fedmm.core.signals.validators import METRICS, VALIDATORS, metric_trained_for
 from fedmm.core.validation import one_of
 from fedmm.data.domains import DomainPair
-from fedmm.objectives import AUC
 from fedmm.runs.tuning.candidates import ALWAYS, AS_GIVEN, PLAIN
 from fedmm.runs.tuning.ranking import RANKED_BY, Field, Measured, find_unmeasured, find_vetoes, rank_candidates
 from fedmm.runs.tuning.rung_results import Choice, Results, choose_finalist, nothing_trained
@@ -157,11 +156,7 @@ def metric_of(own: Experiment, given: str) -> str:
     if given:
         one_of("--metric", given, tuple(METRICS))
         return given
-    if isinstance(own.objective, AUC):
-        return "auc"
-    if own.algorithm.weighs_clients:
-        return "worst_site"
-    return next((metric for metric, signals in METRICS.items() if own.run.best_by in signals), "accuracy")
+    return metric_trained_for(own.objective.name, own.run.best_by, weighs_clients=own.algorithm.weighs_clients)
 
 
 def notes_on_rows(criterion: Criterion, pair: DomainPair) -> list[str]:
